@@ -1,0 +1,185 @@
+"""A bundle on disk, read lazily, every byte checked before it is believed.
+
+The format is ``docs/bundle-format.md``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+import zlib
+from pathlib import Path
+
+from aot.errors import BundleError
+from aot.manifest import CubinRef, Entry, Kernel, Manifest, TableRef, decode, decode_manifest
+from aot.target import Target
+
+PACK_HEADER = b"aotpack\0" + (1).to_bytes(4, "little") + bytes(4)
+
+# Nothing in a sound bundle comes near these; they bound what a damaged one can cost.
+MAX_MANIFEST = 256 * 2**20
+MAX_TABLE = 128 * 2**20
+MAX_CUBIN = 128 * 2**20
+
+
+class BundleReader:
+    """An open bundle: the parsed manifest, and the packs' file descriptors.
+
+    Raises ``BundleError`` that names the file for anything missing, cut, swapped or unknown.
+    Safe to use from several threads. Use as a context manager, or call :meth:`close`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._fds: dict[str, int] = {}
+        self._tables: dict[TableRef, tuple[Entry, ...]] = {}
+        if not self.path.is_dir():
+            found = "a file" if self.path.exists() else "nothing"
+            raise BundleError(f"{self.path}: found {found}, wanted a bundle (a directory with manifest.json)")
+        self.manifest = self._read_manifest()
+        self.kernels: dict[str, Kernel] = {k.name: k for k in self.manifest.kernels}
+        if len(self.kernels) != len(self.manifest.kernels):
+            raise BundleError(f"{self.path / 'manifest.json'}: the same kernel is listed twice")
+        try:
+            self._open_packs()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> BundleReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the packs. What was read before stays valid; reading more raises ``BundleError``."""
+        with self._lock:
+            for fd in self._fds.values():
+                os.close(fd)
+            self._fds.clear()
+
+    def _read_manifest(self) -> Manifest:
+        where = self.path / "manifest.json"
+        fd = _open_regular(where)
+        try:
+            size = os.fstat(fd).st_size
+            if size > MAX_MANIFEST:
+                raise BundleError(f"{where}: found {size} bytes, wanted at most {MAX_MANIFEST}")
+            data = _pread(fd, size, 0, where)
+        finally:
+            os.close(fd)
+        manifest = decode_manifest(data, str(where))
+        counted = sum(table.count for kernel in manifest.kernels for table in kernel.tables)
+        if counted != manifest.variants:
+            raise BundleError(
+                f"{where}: its tables hold {counted} variants, wanted {manifest.variants}; build the bundle again"
+            )
+        if not counted and not manifest.missing:
+            raise BundleError(f"{where}: the bundle is empty; build it again")
+        targets = {pack.target for pack in manifest.packs}
+        for kernel in manifest.kernels:
+            for table in kernel.tables:
+                if table.target not in targets:
+                    raise BundleError(
+                        f"{where}: kernel {kernel.name} is built for {table.target}, which has no pack"
+                    )
+        for target in targets:
+            Target.parse(target)
+        return manifest
+
+    def _open_packs(self) -> None:
+        for pack in self.manifest.packs:
+            where = self.path / pack.file
+            fd = _open_regular(where)
+            if self._fds.setdefault(pack.target, fd) != fd:
+                os.close(fd)
+                raise BundleError(f"{self.path / 'manifest.json'}: target {pack.target} has two packs")
+            size = os.fstat(fd).st_size
+            if size != pack.size:
+                raise BundleError(
+                    f"{where}: found {size} bytes, wanted {pack.size}; the file was cut or changed"
+                )
+            if _pread(fd, len(PACK_HEADER), 0, where) != PACK_HEADER:
+                raise BundleError(f"{where}: the header is not that of a pack of version 1")
+
+    def pack_path(self, target: str) -> Path:
+        """The file that holds the cubins of ``target``."""
+        return next(self.path / pack.file for pack in self.manifest.packs if pack.target == target)
+
+    def table(self, ref: TableRef) -> tuple[Entry, ...]:
+        """Return the entries of one table, in the order of selection; read once, then kept."""
+        found = self._tables.get(ref)
+        if found is None:
+            where = f"{self.pack_path(ref.target)}, table at {ref.offset}"
+            data = self._blob(ref.target, ref.offset, ref.size, ref.raw_size, MAX_TABLE, "zlib", where)
+            _check_hash(data, ref.sha256, where)
+            found = decode(data, tuple[Entry, ...], where)
+            if len(found) != ref.count:
+                raise BundleError(f"{where}: found {len(found)} variants, wanted {ref.count}")
+            for entry in found:
+                if entry.variant.target != ref.target or entry.variant.types != ref.types:
+                    raise BundleError(f"{where}: holds a variant of another target or dtype")
+            self._tables[ref] = found
+        return found
+
+    def cubin(self, target: str, ref: CubinRef) -> bytes:
+        """Return a cubin's bytes, of exactly the size and sha256 that the table promises."""
+        where = f"{self.pack_path(target)}, cubin {ref.sha256[:12]} at {ref.offset}"
+        data = self._blob(target, ref.offset, ref.size, ref.raw_size, MAX_CUBIN, ref.codec, where)
+        _check_hash(data, ref.sha256, where)
+        return data
+
+    def _blob(
+        self, target: str, offset: int, size: int, raw_size: int, limit: int, codec: str, where: str
+    ) -> bytes:
+        if raw_size > limit or size > limit:
+            raise BundleError(f"{where}: found {max(size, raw_size)} bytes, wanted at most {limit}")
+        fd = self._fds.get(target)
+        if fd is None:
+            raise BundleError(f"{where}: the bundle was closed")
+        data = _pread(fd, size, offset, where)
+        if codec == "zlib":
+            unpacker = zlib.decompressobj()
+            try:
+                data = unpacker.decompress(data, raw_size + 1)
+            except zlib.error as error:
+                raise BundleError(f"{where}: does not decompress ({error}); build the bundle again") from None
+            if not unpacker.eof or unpacker.unused_data:
+                raise BundleError(f"{where}: does not decompress to {raw_size} bytes; build the bundle again")
+        if len(data) != raw_size:
+            raise BundleError(f"{where}: found {len(data)} bytes, wanted {raw_size}; build the bundle again")
+        return data
+
+
+def _open_regular(where: Path) -> int:
+    try:
+        fd = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        found = "a symbolic link" if where.is_symlink() else (error.strerror or str(error)).lower()
+        raise BundleError(f"{where}: found {found}, wanted a regular file of a bundle") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise BundleError(f"{where}: wanted a regular file")
+    return fd
+
+
+def _pread(fd: int, size: int, offset: int, where: object) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = os.pread(fd, size - len(data), offset + len(data))
+        if not more:
+            raise BundleError(f"{where}: found {len(data)} bytes, wanted {size}; the file was cut")
+        data += more
+    return data
+
+
+def _check_hash(data: bytes, sha256: str, where: str) -> None:
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise BundleError(
+            f"{where}: found sha256 {found}, wanted {sha256}; the bundle is damaged, build it again"
+        )
