@@ -22,8 +22,10 @@ from aot.errors import UsageError, nearest
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|(\$?[A-Za-z_][A-Za-z0-9_]*)|(//|[-+*(),]))", re.ASCII)
 _LIMIT = 2**63
-_MAX_LENGTH = 1000
+# Printing adds no token and no nesting, so that a printed expression is in the limits too.
+_MAX_TOKENS = 200
 _MAX_DEPTH = 50
+_LONGEST_NAME = 201
 
 FUNCTIONS: dict[str, tuple[int, int | None]] = {
     "cdiv": (2, 2),
@@ -61,11 +63,12 @@ class Expr:
         if self.op == "name":
             return self.name
         if self.op == "neg":
-            return f"-{_wrap(self.args[0])}"
+            return f"-{_wrap(self.args[0], 3)}"
         if self.op in FUNCTIONS:
             return f"{self.op}({', '.join(map(str, self.args))})"
         left, right = self.args
-        return f"{_wrap(left)} {self.op} {_wrap(right)}"
+        strength = _STRENGTH[self.op]
+        return f"{_wrap(left, strength)} {self.op} {_wrap(right, strength + 1)}"
 
     def names(self) -> frozenset[str]:
         """Every name that the value depends on, axes with their ``$``."""
@@ -115,18 +118,20 @@ class Expr:
         raise AssertionError(f"unknown operator {self.op}")
 
 
-def _wrap(expr: Expr) -> str:
-    plain = expr.op in ("int", "name") or expr.op in FUNCTIONS
-    return str(expr) if plain else f"({expr})"
+# How strongly each operator binds; everything else binds as an atom does.
+_STRENGTH = {"+": 1, "-": 1, "*": 2, "//": 2, "neg": 3}
+
+
+def _wrap(expr: Expr, strength: int) -> str:
+    """Print ``expr``, in parentheses where it binds less than ``strength``."""
+    return str(expr) if _STRENGTH.get(expr.op, 4) >= strength else f"({expr})"
 
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        if len(text) > _MAX_LENGTH:
-            raise ExprError(f"found {len(text)} characters, wanted at most {_MAX_LENGTH}")
         self.tokens: list[tuple[str, int]] = []
-        position = 0
-        while position < len(text.rstrip()):
+        position, length = 0, len(text.rstrip())
+        while position < length:
             match = _TOKEN.match(text, position)
             if not match:
                 column = len(text) - len(text[position:].lstrip())
@@ -135,8 +140,14 @@ class _Parser:
                     f"(+ - * //) or one of {', '.join(FUNCTIONS)}",
                     column,
                 )
-            self.tokens.append((match.group().strip(), match.end() - len(match.group().strip())))
+            token = match.group().strip()
             position = match.end()
+            if len(self.tokens) == _MAX_TOKENS or len(token) > _LONGEST_NAME:
+                raise ExprError(
+                    f"found a longer expression, wanted at most {_MAX_TOKENS} names, numbers and signs",
+                    position - len(token),
+                )
+            self.tokens.append((token, position - len(token)))
         self.end = len(text)
         self.index = 0
         self.depth = 0
@@ -187,7 +198,7 @@ class _Parser:
         token, column = self.take()
         if token.isdigit():
             if int(token) >= _LIMIT:
-                raise ExprError(f"found {token}, wanted an integer below 2**63", column)
+                raise ExprError(f"found {token[:30]}, wanted an integer below 2**63", column)
             return Expr("int", value=int(token))
         if token == "(":
             inner = self.sum()

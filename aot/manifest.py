@@ -22,6 +22,7 @@ LAUNCH_ABI = 1
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Name = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
@@ -84,9 +85,9 @@ class Bound(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """Triton's compile options. ``maxnreg`` None: no limit. ``fp_fusion``: a*b+c may become one fma."""
 
-    num_warps: int
-    num_stages: int
-    num_ctas: int
+    num_warps: Positive
+    num_stages: Count
+    num_ctas: Positive
     fp_fusion: bool
     maxnreg: int | None = None
 
@@ -148,7 +149,7 @@ class Binary(Struct, frozen=True, forbid_unknown_fields=True):
     shared: Count
     registers: Count
     local: Count
-    scratch: tuple[Count, Count]
+    scratch: tuple[Count, Positive]
 
 
 class Entry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -254,7 +255,7 @@ def decode(data: bytes, type_: type[T], where: str) -> T:
 
 def encode(value: object) -> bytes:
     """Write canonical JSON: keys sorted, no spaces. Equal values give equal bytes."""
-    return msgspec.json.encode(value, order="deterministic")
+    return msgspec.json.encode(value, order="sorted")
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -12,8 +12,21 @@ import threading
 import zlib
 from pathlib import Path
 
-from aot.errors import BundleError
-from aot.manifest import CubinRef, Entry, Kernel, Manifest, TableRef, decode, decode_manifest
+from aot.dtypes import DTYPES
+from aot.errors import BundleError, TargetError
+from aot.manifest import (
+    Arg,
+    ConstexprArg,
+    CubinRef,
+    Entry,
+    Kernel,
+    Manifest,
+    PointerArg,
+    ScalarArg,
+    TableRef,
+    decode,
+    decode_manifest,
+)
 from aot.target import Target
 
 PACK_HEADER = b"aotpack\0" + (1).to_bytes(4, "little") + bytes(4)
@@ -22,6 +35,9 @@ PACK_HEADER = b"aotpack\0" + (1).to_bytes(4, "little") + bytes(4)
 MAX_MANIFEST = 256 * 2**20
 MAX_TABLE = 128 * 2**20
 MAX_CUBIN = 128 * 2**20
+
+_KINDS: dict[type[Arg], str] = {PointerArg: "pointer", ScalarArg: "scalar", ConstexprArg: "constexpr"}
+_SCALARS = tuple(d.scalar for d in DTYPES.values() if d.scalar is not None)
 
 
 class BundleReader:
@@ -43,6 +59,9 @@ class BundleReader:
         self.kernels: dict[str, Kernel] = {k.name: k for k in self.manifest.kernels}
         if len(self.kernels) != len(self.manifest.kernels):
             raise BundleError(f"{self.path / 'manifest.json'}: the same kernel is listed twice")
+        self._owners = {table: kernel for kernel in self.manifest.kernels for table in kernel.tables}
+        if len(self._owners) != sum(len(kernel.tables) for kernel in self.manifest.kernels):
+            raise BundleError(f"{self.path / 'manifest.json'}: the same table is listed twice")
         try:
             self._open_packs()
         except BaseException:
@@ -76,7 +95,8 @@ class BundleReader:
         counted = sum(table.count for kernel in manifest.kernels for table in kernel.tables)
         if counted != manifest.variants:
             raise BundleError(
-                f"{where}: its tables hold {counted} variants, wanted {manifest.variants}; build the bundle again"
+                f"{where}: its tables hold {counted} variants, wanted {manifest.variants}; "
+                "build the bundle again"
             )
         if not counted and not manifest.missing:
             raise BundleError(f"{where}: the bundle is empty; build it again")
@@ -88,7 +108,7 @@ class BundleReader:
                         f"{where}: kernel {kernel.name} is built for {table.target}, which has no pack"
                     )
         for target in targets:
-            Target.parse(target)
+            _check_target(target, where)
         return manifest
 
     def _open_packs(self) -> None:
@@ -120,9 +140,9 @@ class BundleReader:
             found = decode(data, tuple[Entry, ...], where)
             if len(found) != ref.count:
                 raise BundleError(f"{where}: found {len(found)} variants, wanted {ref.count}")
+            kernel = self._owners[ref]
             for entry in found:
-                if entry.variant.target != ref.target or entry.variant.types != ref.types:
-                    raise BundleError(f"{where}: holds a variant of another target or dtype")
+                _check_entry(entry, ref, kernel, where)
             self._tables[ref] = found
         return found
 
@@ -175,6 +195,29 @@ def _pread(fd: int, size: int, offset: int, where: object) -> bytes:
             raise BundleError(f"{where}: found {len(data)} bytes, wanted {size}; the file was cut")
         data += more
     return data
+
+
+def _check_target(target: str, where: Path) -> None:
+    try:
+        Target.parse(target)
+    except TargetError as error:
+        raise BundleError(f"{where}: {error}; upgrade aot-kernels") from None
+
+
+def _check_entry(entry: Entry, ref: TableRef, kernel: Kernel, where: str) -> None:
+    """An entry must be of the table that holds it, and its arguments the kernel's parameters:
+    selection and launch go by their names."""
+    variant = entry.variant
+    if variant.kernel != kernel.name or variant.target != ref.target or variant.types != ref.types:
+        raise BundleError(f"{where}: holds a variant of another kernel, target or dtype")
+    found = tuple((arg.name, _KINDS[type(arg)]) for arg in variant.args)
+    if found != tuple((param.name, param.kind) for param in kernel.params):
+        raise BundleError(f"{where}: holds a variant whose arguments are not those of kernel {kernel.name!r}")
+    for arg in variant.args:
+        if isinstance(arg, ScalarArg) and arg.type not in _SCALARS:
+            raise BundleError(
+                f"{where}: found type {arg.type!r} of {arg.name}, wanted one of {', '.join(_SCALARS)}"
+            )
 
 
 def _check_hash(data: bytes, sha256: str, where: str) -> None:

@@ -68,55 +68,80 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """``{by: axis, value: result, …}``: a result for each value of an axis, or of ``target``.
-
-    ``rows`` keeps the written order. A bucket axis is keyed by its bound (None for ``any``).
-    """
-
-    by: str
-    rows: tuple[tuple[Const, Const | Expr], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DTypeValue:
     """A constexpr that the kernel receives as a Triton dtype. ``name`` is a dtype or ``$axis``."""
 
     name: str
 
 
+Result = Const | Expr | DTypeValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """``{by: axis, value: result, …, else: result}``: a result for each value of an axis, or of ``target``.
+
+    ``rows`` keeps the written order and covers every value that the axis has; a row that
+    only ``else`` covers comes last. A bucket axis is keyed by its bound (None for
+    ``any``), ``target`` by its canonical spelling, a dtype by torch's name. ``otherwise``
+    is the result of ``else``, alone in a tuple, or empty: a target that the spec does not
+    list may need it.
+    """
+
+    by: str
+    rows: tuple[tuple[Const, Result], ...]
+    otherwise: tuple[Result, ...] = ()
+
+    def pick(self, value: Const) -> Result:
+        """Return the result for a value of ``by``; 1, 1.0 and True are three values.
+
+        Raises ``LookupError`` where no row has it and there is no ``else``.
+        """
+        for key, result in self.rows:
+            if type(key) is type(value) and key == value:
+                return result
+        if self.otherwise:
+            return self.otherwise[0]
+        raise LookupError(f"the table by {self.by} has no row for {'any' if value is None else value!r}")
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """Every result, that of ``else`` last."""
+        return tuple(result for _, result in self.rows) + self.otherwise
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """A constexpr or option given as it stands: a string that is not an expression, a bool, …"""
+    """A constexpr or option given as it stands: a number, a bool, None, or a ``{text: …}``."""
 
     value: Const
 
 
 Value = Fixed | Expr | Table | DTypeValue
+Specialization = Literal["1", "16", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerParam:
     """A tensor argument. ``dtype`` is a dtype's name or ``$axis``; ``align`` the variants
-    to build, strictest first (16: the address is a multiple of 16 bytes; 1: any address)."""
+    to build, strictest first (16: the address is a multiple of 16 bytes; 1: any address),
+    or a table whose results are 16 or 1."""
 
     name: str
     dtype: str
-    align: tuple[int, ...]
+    align: tuple[int, ...] | Table
     storage: Storage
-
-
-Specialization = Literal["1", "16", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarParam:
     """A number argument. ``type`` is a dtype's name or ``$axis``. ``specialize`` lists the
-    variants to build, strictest first: the value is 1, a multiple of 16, or any."""
+    variants to build, strictest first: the value is 1, a multiple of 16, or any; or it is
+    a table whose results are such words."""
 
     name: str
     type: str
-    specialize: tuple[Specialization, ...]
+    specialize: tuple[Specialization, ...] | Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

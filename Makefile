@@ -1,0 +1,62 @@
+# Everything a checkout can do. Each target makes the virtual environment it needs.
+PYTHON ?= python3
+VENV   ?= .venv
+BUNDLE ?= dist/reductions
+JOBS   ?= $(shell nproc)
+RUN     = $(VENV)/bin/python
+AOT     = $(VENV)/bin/aot
+
+.PHONY: help bundle bundle-full test test-gpu lint types wheel-check check schema clean
+
+help:
+	@echo "make bundle       build the shipped reductions for sm_90 into $(BUNDLE)"
+	@echo "make bundle-full  build them for every target of their specs into dist/reductions-full"
+	@echo "make test         run every test that needs no GPU"
+	@echo "make test-gpu     run the GPU suite on $(BUNDLE) (torch with CUDA must be there)"
+	@echo "make check        lint, types, tests, wheel check"
+
+$(VENV)/.build: pyproject.toml
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q -e '.[pinned]'
+	touch $@
+
+# torch comes first and by its exact version: anything that depends on it would
+# otherwise fetch the CUDA build, which nothing here uses.
+$(VENV)/.dev: pyproject.toml
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q torch==2.13.0
+	$(RUN) -m pip install -q -e '.[dev]'
+	touch $@ $(VENV)/.build
+
+bundle: $(VENV)/.build
+	$(AOT) build kernel_specs/reductions --target sm_90 -o $(BUNDLE) -j $(JOBS)
+
+bundle-full: $(VENV)/.build
+	$(AOT) build kernel_specs/reductions -o dist/reductions-full -j $(JOBS)
+
+# The interpreter replaces triton.jit for a whole process, so its tests have one of their own.
+test: $(VENV)/.dev
+	$(RUN) -m pytest -q -n $(JOBS) --ignore=tests/interpreter -m 'not gpu' tests
+	TRITON_INTERPRET=1 $(RUN) -m pytest -q -n $(JOBS) tests/interpreter
+
+# Uses the python on the PATH: on a GPU machine torch with CUDA is usually installed there.
+test-gpu:
+	AOT_BUNDLE_PATH=$(BUNDLE) $(PYTHON) -m pytest -q -m gpu tests/gpu
+
+lint: $(VENV)/.dev
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(VENV)/.dev
+	$(RUN) -m mypy
+
+wheel-check: $(VENV)/.dev
+	$(RUN) -m tests.wheel_check
+
+check: lint types test wheel-check
+
+schema: $(VENV)/.dev
+	$(RUN) -m aot.build.schema > docs/spec-schema.json
+
+clean:
+	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,25 @@
+"""The command line: ``aot plan``, ``build``, ``ls``, ``explain``, ``verify``.
+
+Exit codes: 0 done; 1 the work or the check failed; 2 bad usage or bad input.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and exit. Errors go to stderr as one sentence, never a traceback."""
+    try:
+        from aot.cli.commands import cli
+    except ImportError as error:
+        print(
+            f"aot: found no {error.name}, which the command line needs; "
+            "install it with: pip install 'aot-kernels[build]'",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    from aot.cli.errors import run
+
+    sys.exit(run(cli, args))

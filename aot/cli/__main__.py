@@ -1,0 +1,5 @@
+"""``python -m aot.cli`` is ``aot``."""
+
+from aot.cli import main
+
+main()

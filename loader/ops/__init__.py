@@ -1,0 +1,1 @@
+"""The reductions with torch's face. ``aot.ops`` is the door; nothing is imported here."""

@@ -1,0 +1,94 @@
+"""Who launches: the door between the operations and the kernels.
+
+The operations ask a :class:`Backend` for kernels by name and for what they must know of
+the device. The one in use is the default bundle's; :func:`use_backend` puts another in,
+such as one that interprets the same kernels on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Protocol
+
+import torch
+
+from aot.loader import discovery
+from aot.loader.ops.splits import SplitPolicy
+
+Grid = Callable[[Mapping[str, Any]], tuple[int, ...]]
+
+
+class Launch(Protocol):
+    """A kernel with its grid: called with the kernel's arguments, constexprs by name."""
+
+    def __call__(self, *args: Any, **constexprs: Any) -> Any: ...
+
+
+class KernelHandle(Protocol):
+    """A kernel; ``kernel[grid](…)`` launches it, the grid being a function of its constexprs."""
+
+    def __getitem__(self, grid: Grid) -> Launch: ...
+
+
+class Backend(Protocol):
+    """What the operations need. ``device_type`` is the type of torch device it serves."""
+
+    @property
+    def device_type(self) -> str: ...
+
+    def kernel(self, name: str) -> KernelHandle:
+        """The kernel of that name."""
+        ...
+
+    def policy(self, device: torch.device) -> SplitPolicy:
+        """How reductions are split on ``device``."""
+        ...
+
+    def stream(self, device: torch.device) -> Hashable | None:
+        """What launches on ``device`` are ordered by now, or None while a graph is captured."""
+        ...
+
+
+class CudaBackend:
+    """The default bundle, on torch's current stream."""
+
+    device_type = "cuda"
+
+    def kernel(self, name: str) -> KernelHandle:
+        return discovery.default_bundle().kernel(name)
+
+    def policy(self, device: torch.device) -> SplitPolicy:
+        return _policy(device.index)
+
+    def stream(self, device: torch.device) -> Hashable | None:
+        with torch.cuda.device(device):
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            return int(torch.cuda.current_stream().cuda_stream)
+
+
+@lru_cache(maxsize=64)
+def _policy(index: int) -> SplitPolicy:
+    return SplitPolicy(processors=torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+_current: Backend = CudaBackend()
+
+
+def current() -> Backend:
+    """The backend in use."""
+    return _current
+
+
+@contextmanager
+def use_backend(backend: Backend) -> Iterator[None]:
+    """Launch through ``backend`` inside the block, in every thread."""
+    global _current
+    before = _current
+    _current = backend
+    try:
+        yield
+    finally:
+        _current = before

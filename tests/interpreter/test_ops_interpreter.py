@@ -1,0 +1,258 @@
+"""``aot.ops`` from the call to the Triton kernel, under the interpreter, against torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import interp
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import op_inputs
+import opinfo_cases
+
+import aot
+from aot.dtypes import DTYPES
+from aot.kernel_specs.reductions import argreduce, reduce
+from aot.loader.ops.backend import use_backend
+from aot.loader.ops.splits import SplitPolicy
+
+pytestmark = [pytest.mark.interpreter, pytest.mark.filterwarnings("ignore:ComplexHalf support")]
+
+# Tiles that make small inputs take several, and wide ones for the calls with many outputs:
+# the interpreter's time is that of the programs, not of the elements.
+SMALL = {"BLOCK_ROWS": 4, "BLOCK_COLS": 32, "BLOCK_OUT": 8, "BLOCK_RED": 16}
+WIDE = {"BLOCK_ROWS": 128, "BLOCK_COLS": 4, "BLOCK_OUT": 128, "BLOCK_RED": 4}
+MANY_PROGRAMS = 16
+KERNELS = {
+    "reduce_rows": reduce.reduce_rows,
+    "reduce_strided": reduce.reduce_strided,
+    "argreduce_rows": argreduce.argreduce_rows,
+    "argreduce_strided": argreduce.argreduce_strided,
+}
+
+
+@dataclass
+class InterpreterBackend:
+    """Runs the Triton functions on CPU tensors, with small tiles and splits of 64 elements or more."""
+
+    device_type: str = "cpu"
+    split: SplitPolicy = field(
+        default_factory=lambda: SplitPolicy(processors=2, programs=4, min_split=64, columns=4)
+    )
+    launches: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+
+    def policy(self, device: torch.device) -> SplitPolicy:
+        return self.split
+
+    def stream(self, device: torch.device) -> Hashable | None:
+        return 0
+
+    def kernel(self, name: str) -> _Kernel:
+        return _Kernel(self, name)
+
+
+@dataclass
+class _Kernel:
+    backend: InterpreterBackend
+    name: str
+
+    def __getitem__(self, grid: Callable[[Mapping[str, Any]], tuple[int, ...]]) -> Callable[..., None]:
+        names = ("BLOCK_ROWS", "BLOCK_COLS") if self.name.endswith("rows") else ("BLOCK_OUT", "BLOCK_RED")
+
+        def call(*args: Any, **constexprs: str) -> None:
+            blocks = {name: SMALL[name] for name in names}
+            if grid({**blocks, **constexprs})[0] > MANY_PROGRAMS:
+                blocks = {name: WIDE[name] for name in names}
+            sizes = grid({**blocks, **constexprs})
+            self.backend.launches.append((self.name, sizes))
+            lanes = [interp.as_lanes(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+            KERNELS[self.name][sizes](*lanes, **constexprs, **blocks)
+
+        return call
+
+
+@pytest.fixture(autouse=True)
+def backend() -> Iterator[InterpreterBackend]:
+    found = InterpreterBackend()
+    with use_backend(found):
+        yield found
+
+
+def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a call returns, or the exception that it raises."""
+    try:
+        return call(*args, **kwargs)
+    except Exception as error:
+        return error
+
+
+def compare(op: str, x: torch.Tensor, kwargs: dict[str, Any], label: str) -> None:
+    wanted = outcome(op_inputs.expected, op, x, **kwargs)
+    found = outcome(getattr(aot.ops, op), x, **kwargs)
+    if isinstance(wanted, Exception):
+        assert type(found) is type(wanted), f"{label}: {found!r}"
+    else:
+        assert not isinstance(found, Exception), f"{label}: {found!r}"
+        op_inputs.check(found, wanted, label)
+
+
+@pytest.mark.parametrize(("op", "variant"), opinfo_cases.OPS)
+def test_torchs_own_samples(op: str, variant: str) -> None:
+    """PyTorch's OpInfo samples, for one floating and one other dtype that the operation takes."""
+    taken = opinfo_cases.dtypes_of(op, variant, "cpu")
+    dtypes = [torch.float32, torch.complex64 if torch.complex64 in taken else torch.int64]
+    for case in opinfo_cases.cases(op, variant, "cpu", dtypes):
+        expected = outcome(case.expected)
+        found = outcome(getattr(aot.ops, op), case.input, *case.args, **case.kwargs)
+        if isinstance(expected, Exception):
+            assert type(found) is type(expected), case.label
+        else:
+            assert not isinstance(found, Exception), f"{case.label}: {found!r}"
+            op_inputs.check(found, expected, case.label)
+
+
+@pytest.mark.parametrize("op", op_inputs.OPS)
+def test_every_layout(op: str) -> None:
+    """Field cases A15, A16, A28 to A34."""
+    for layout, x in op_inputs.layouts("float32").items():
+        for kwargs in op_inputs.calls(op, x):
+            compare(op, x, kwargs, f"{op} {layout} {kwargs}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", op_inputs.OPS)
+def test_every_dtype(op: str, dtype: str) -> None:
+    """Field cases A10, A12, A13, A22: rows, columns and splits of every dtype."""
+    if not op_inputs.serves(op, dtype):
+        return
+    made = op_inputs.layouts(dtype)
+    for layout, dim in (("sliced", 0), ("misaligned", -1), ("long row", None), ("0-d", None)):
+        kwargs = {} if dim is None else {"dim": dim}
+        compare(op, made[layout], kwargs, f"{op} {dtype} {layout} {kwargs}")
+
+
+@pytest.mark.parametrize(
+    ("source", "dtype"),
+    [
+        ("float16", torch.float32),
+        ("bfloat16", torch.float32),
+        ("float8_e4m3fn", torch.float32),
+        ("float8_e5m2", torch.float64),
+        ("complex32", torch.complex64),
+        ("int8", torch.float32),
+        ("float32", torch.int32),
+        ("bool", torch.bool),
+        ("float32", torch.bool),
+    ],
+)
+@pytest.mark.parametrize("op", ["sum", "prod"])
+def test_dtype_argument(op: str, source: str, dtype: torch.dtype) -> None:
+    x = op_inputs.make((5, 70), source, seed=4)
+    wide = x.to(torch.float32) if source.startswith("float8") else x
+    wide = wide.to(torch.complex64) if source == "complex32" else wide
+    op_inputs.check(
+        getattr(aot.ops, op)(x, 1, dtype=dtype), getattr(torch, op)(wide, 1, dtype=dtype), f"{source} {dtype}"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_nan_wins(dtype: str) -> None:
+    """Field case A01: first, last, in the middle, in the ragged last block, in each split."""
+    for at in (0, 31, 500, 999):
+        x = torch.full((3, 1000), float("inf"), dtype=getattr(torch, dtype))
+        x[1, at] = float("nan")
+        for op in ("amax", "amin"):
+            assert getattr(aot.ops, op)(x, 1).isnan().tolist() == [False, True, False]
+            assert getattr(aot.ops, op)(x).isnan()
+            assert getattr(aot.ops, op)(x.T.contiguous(), 0).isnan().tolist() == [False, True, False]
+        for op in ("argmax", "argmin"):
+            assert getattr(aot.ops, op)(x, 1).tolist() == [0, at, 0]
+            assert getattr(aot.ops, op)(x).item() == 1000 + at
+        values, indices = aot.ops.max(x, 1)
+        assert values.isnan().tolist() == [False, True, False]
+        assert indices.tolist() == [0, at, 0]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "uint32", "uint64", "bool", "float32", "float8_e4m3fn"])
+def test_ties_take_the_first_index(dtype: str) -> None:
+    """Field cases A02, A14, A32: across tiles and splits, for data that equals the identity."""
+    wanted = getattr(torch, dtype)
+    for op in ("argmax", "argmin"):
+        found = getattr(aot.ops, op)
+        assert found(torch.zeros(1, 2001).to(wanted), 1).item() == 0
+        assert found(torch.zeros(201, 3).to(wanted), 0).tolist() == [0, 0, 0]
+        assert found(torch.zeros(40, 1).to(wanted), 1).tolist() == [0] * 40
+        assert found(torch.ones(16).to(wanted)).item() == 0
+    assert aot.ops.argmax(torch.tensor([[2, 3, 0, 3, 3], [1, 3, 1, 3, 1]]).to(torch.int64), 1).tolist() == [
+        1,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("size", [20, 33, 130])
+def test_identity_values_keep_their_index(size: int) -> None:
+    """Field cases A14, A15: the padding of the last block never wins."""
+    for x, op in (
+        (torch.full((3, size), float("-inf")), "argmax"),
+        (torch.full((3, size), float("inf")), "argmin"),
+        (torch.full((3, size), -(2**63)), "argmax"),
+        (torch.full((3, size), 2**63 - 1), "argmin"),
+        (torch.full((3, size), 2**31 - 1, dtype=torch.int32), "argmin"),
+    ):
+        assert getattr(aot.ops, op)(x, 1).tolist() == [0, 0, 0]
+        assert getattr(aot.ops, op)(x.T, 0).tolist() == [0, 0, 0]
+    positive = torch.rand(3, size) + 1
+    assert torch.equal(aot.ops.argmin(positive, 1), positive.argmin(1))
+    assert torch.equal(aot.ops.argmax(-positive, 1), (-positive).argmax(1))
+    assert aot.ops.amax(torch.full((size,), -(2**63))).item() == -(2**63)
+
+
+def test_float64_constants_are_float64() -> None:
+    """Field case A18."""
+    x = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
+    assert aot.ops.mean(x).item() == 7.0 / 3.0
+    assert aot.ops.sum(torch.tensor([1.0, 2e50], dtype=torch.float64)).item() == 2e50
+
+
+def test_conjugate_and_negative_views() -> None:
+    """Field case A27."""
+    x = torch.tensor([1 + 2j, 3 + 4j])
+    assert aot.ops.sum(x.conj()).item() == 4 - 6j
+    assert aot.ops.sum(x.conj().imag).item() == -6.0
+
+
+def test_repeated_launches_are_equal_bit_for_bit(backend: InterpreterBackend) -> None:
+    """Field cases A28, A30: split and strided results do not change from run to run."""
+    x = op_inputs.make((7, 301), "float32", seed=3)
+    for view in (x, x.T, x[:1].expand(5, 301)):
+        first = aot.ops.sum(view)
+        for _ in range(7):
+            assert torch.equal(aot.ops.sum(view), first)
+    assert any(splits > 1 for _, (_, splits) in backend.launches)
+
+
+def test_out_is_written_where_it_lies() -> None:
+    """Field case D06."""
+    x = op_inputs.make((5, 70), "float32", seed=6)
+    held = torch.full((5, 3), -7.0)
+    assert aot.ops.sum(x, 1, out=held[:, 1]).data_ptr() == held[:, 1].data_ptr()
+    torch.testing.assert_close(held[:, 1], x.sum(1))
+    assert held[:, ::2].eq(-7.0).all()
+    values, indices = torch.empty(5), torch.empty(5, dtype=torch.int64)
+    aot.ops.min(x, 1, out=(values, indices))
+    assert torch.equal(values, x.min(1).values)
+    assert torch.equal(indices, x.min(1).indices)
+
+
+def test_an_extent_above_tritons_largest_tensor() -> None:
+    """Field case A17: more elements than a tensor of Triton may have, in a loop of few steps."""
+    x = torch.zeros(1048577, 4, dtype=torch.int8)
+    x[1048576, 2] = 1
+    assert aot.ops.any(x, 1).nonzero().tolist() == [[1048576]]
