@@ -51,9 +51,7 @@ def holes(kernel: PlannedKernel) -> Iterator[Hole]:
 
 def _fixed_constexprs(spec: KernelSpec) -> frozenset[str]:
     """The constexprs that a caller fixes: those taken from an enumerated axis as they are."""
-    buckets = {
-        axis.name for block in spec.blocks for axis in block.axes if isinstance(axis, BucketAxis)
-    }
+    buckets = {axis.name for block in spec.blocks for axis in block.axes if isinstance(axis, BucketAxis)}
 
     def enumerated(name: str) -> bool:
         return name.startswith("$") and name[1:] not in buckets

@@ -20,6 +20,7 @@ from aot.spec import (
     Table,
     Value,
 )
+from aot.spec import Const as AxisValue
 
 
 class NoValue(Exception):
@@ -30,7 +31,7 @@ class NoValue(Exception):
 class Combination:
     """One value for every axis of a block, in the axes' order. A bucket's value is its bound or None."""
 
-    values: Mapping[str, Const]
+    values: Mapping[str, AxisValue]
     buckets: tuple[tuple[BucketAxis, int | None], ...]
 
 
@@ -50,7 +51,7 @@ def combinations(spec: KernelSpec) -> Iterator[Combination]:
 
 def _all(spec: KernelSpec) -> Iterator[Combination]:
     for block in spec.blocks:
-        choices: list[list[tuple[Const, ...]]] = [
+        choices: list[list[tuple[AxisValue, ...]]] = [
             [(bound,) for bound in axis.bounds] if isinstance(axis, BucketAxis) else list(axis.rows)
             for axis in block.axes
         ]
@@ -70,8 +71,8 @@ def _names(axis: Axis | BucketAxis) -> tuple[str, ...]:
     return (axis.name,) if isinstance(axis, BucketAxis) else axis.names
 
 
-def _combination(block: Block, picked: Mapping[Axis | BucketAxis, tuple[Const, ...]]) -> Combination:
-    values: dict[str, Const] = {}
+def _combination(block: Block, picked: Mapping[Axis | BucketAxis, tuple[AxisValue, ...]]) -> Combination:
+    values: dict[str, AxisValue] = {}
     buckets: list[tuple[BucketAxis, int | None]] = []
     for axis in block.axes:
         for name, item in zip(_names(axis), picked[axis], strict=True):
@@ -87,7 +88,7 @@ def _combination(block: Block, picked: Mapping[Axis | BucketAxis, tuple[Const, .
     return Combination(values=values, buckets=tuple(buckets))
 
 
-def matches(rule: Rule, values: Mapping[str, Const], target: str) -> bool:
+def matches(rule: Rule, values: Mapping[str, AxisValue], target: str) -> bool:
     """Whether a combination on a target has all the values that the rule names."""
     for name, wanted in rule.match:
         found = target if name == "target" else values.get(name, _ABSENT)
@@ -100,7 +101,7 @@ _ABSENT = object()
 
 
 def evaluate(
-    value: Value | int | str, values: Mapping[str, Const], constexprs: Mapping[str, Const], target: str
+    value: Value | int | str, values: Mapping[str, AxisValue], constexprs: Mapping[str, Const], target: str
 ) -> Const:
     """Return what a spec's value is in a combination. Raises ``NoValue``."""
     if isinstance(value, Table):
@@ -129,7 +130,7 @@ def evaluate(
 
 
 def _look_up(
-    table: Table, values: Mapping[str, Const], constexprs: Mapping[str, Const], target: str
+    table: Table, values: Mapping[str, AxisValue], constexprs: Mapping[str, Const], target: str
 ) -> Const:
     key = target if table.by == "target" else values[table.by]
     try:
@@ -141,7 +142,7 @@ def _look_up(
     return result
 
 
-def constexprs_of(spec: KernelSpec, values: Mapping[str, Const], target: str) -> dict[str, Const]:
+def constexprs_of(spec: KernelSpec, values: Mapping[str, AxisValue], target: str) -> dict[str, Const]:
     """Return every constexpr of a kernel in a combination, those that use others included."""
     pending = {p.name: p.value for p in spec.params if isinstance(p, ConstexprParam)}
     done: dict[str, Const] = {}

@@ -11,6 +11,7 @@ from aot.build.jobs import CompileJob
 from aot.dtypes import parse_dtype
 from aot.errors import UsageError
 from aot.manifest import Arg, Bound, Const, ConstexprArg, Options, PointerArg, ScalarArg, Variant
+from aot.spec import Const as AxisValue
 from aot.spec import KernelSpec, PointerParam, ScalarParam, Specialization, Table
 from aot.target import MAX_GRID, Target
 
@@ -38,7 +39,7 @@ def variants_of(spec: KernelSpec, combination: Combination, target: Target) -> I
         yield variant
 
 
-def _options(spec: KernelSpec, values: Mapping[str, Const], target: Target) -> Options:
+def _options(spec: KernelSpec, values: Mapping[str, AxisValue], target: Target) -> Options:
     launch = spec.launch
     constexprs = constexprs_of(spec, values, str(target))
 
@@ -63,7 +64,7 @@ def _options(spec: KernelSpec, values: Mapping[str, Const], target: Target) -> O
     )
 
 
-def _args(spec: KernelSpec, values: Mapping[str, Const], target: Target) -> Iterator[tuple[Arg, ...]]:
+def _args(spec: KernelSpec, values: Mapping[str, AxisValue], target: Target) -> Iterator[tuple[Arg, ...]]:
     """Yield the arguments of every claim of a combination, the strictest claims first."""
     constexprs = constexprs_of(spec, values, str(target))
 
@@ -97,7 +98,7 @@ def _args(spec: KernelSpec, values: Mapping[str, Const], target: Target) -> Iter
 
 
 def _claims(
-    claims: tuple[object, ...] | Table, values: Mapping[str, Const], target: Target
+    claims: tuple[object, ...] | Table, values: Mapping[str, AxisValue], target: Target
 ) -> tuple[object, ...]:
     return (evaluate(claims, values, {}, str(target)),) if isinstance(claims, Table) else claims
 

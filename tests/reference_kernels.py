@@ -87,7 +87,8 @@ REDUCE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 ACCUMULATORS = {
-    "sum": {"float64": "float64", "complex128": "complex128"},
+    "sum": dict.fromkeys(("float32", "float64"), "float64")
+    | dict.fromkeys(("complex64", "complex128"), "complex128"),
     "order": {"float64": "float64", "uint32": "int64", "int64": "int64", "uint64": "uint64"},
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import aot
 from aot.dtypes import DTYPES
 from aot.errors import LaunchError
-from aot.loader.ops import workspace
+from aot.loader.ops import table, workspace
 from aot.loader.ops.backend import use_backend
 from aot.loader.ops.splits import SplitPolicy
 
@@ -284,6 +285,33 @@ def test_nan_wins() -> None:
         assert ours("amax")(x, 1).isnan().tolist() == [False, True, False]
         assert ours("argmin")(x, 1).tolist() == [0, at, 0]
         assert ours("max")(x, 1).indices.tolist() == [0, at, 0]
+
+
+def documented_rows() -> list[str]:
+    """The dtype table of the reference page, from the table that the operations use."""
+    rows = []
+    for name, dtype in DTYPES.items():
+        ordered = dtype.kind != "complex"
+        sums = f"`{table.default_result(table.SUM, name)}`"
+        mean = sums if op_inputs.serves("mean", name) else "needs `dtype=`"
+        cells = [
+            f"`{name}`",
+            sums,
+            mean,
+            f"`{table.accumulator('sum', name)}`",
+            f"`{name}`" if ordered else "refused",
+            "`int64`" if ordered else "refused",
+            f"`{table.default_result(table.ANY, name)}`",
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def test_the_reference_page_has_the_dtypes() -> None:
+    page = (Path(__file__).parents[1] / "docs/reference/ops.md").read_text(encoding="utf-8")
+    tables = [line for line in page.splitlines() if line.startswith("| `")]
+    found = [line for line in tables if line.split("`")[1] in DTYPES]
+    assert found == documented_rows()
 
 
 # Splits and their memory

@@ -8,7 +8,7 @@ compares lanes once, after the loop. Layouts, splits and workspace are those of 
 import triton
 import triton.language as tl
 
-from aot.kernel_specs.reductions.elements import identity_of, merge_width, strided_offset, widen
+from .elements import identity_of, merge_width, strided_offset, widen
 
 
 @triton.jit
@@ -61,9 +61,7 @@ def pick_tile(value, index, AXIS: tl.constexpr, OP: tl.constexpr):
 
 
 @triton.jit
-def merge_partials(
-    value_ptr, index_ptr, out, mask, n_out, n_splits, OUT: tl.constexpr, OP: tl.constexpr
-):
+def merge_partials(value_ptr, index_ptr, out, mask, n_out, n_splits, OUT: tl.constexpr, OP: tl.constexpr):
     """Pick the best of every split's partial result, [n_splits, n_out]."""
     ACC: tl.constexpr = value_ptr.dtype.element_ty
     WIDTH: tl.constexpr = merge_width(OUT)
@@ -159,7 +157,7 @@ def argreduce_rows(
     best = neutral
     step = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.int32)
     n_full = length // BLOCK_COLS
-    for i in range(0, n_full):
+    for i in range(n_full):
         value = widen(tl.load(at), ACC, DTYPE)
         take = better(value, best, OP)
         best = tl.where(take, value, best)
@@ -228,7 +226,7 @@ def argreduce_strided(
     neutral = tl.full([BLOCK_RED, BLOCK_OUT], identity_of(OP, ACC), ACC)
     best = neutral
     step = tl.zeros([BLOCK_RED, BLOCK_OUT], tl.int32)
-    for i in range(0, tl.cdiv(length, BLOCK_RED)):
+    for i in range(tl.cdiv(length, BLOCK_RED)):
         first = start + i * BLOCK_RED
         reds = first + lanes
         offset = strided_offset(reds, n_red, r1, r2, rs0, rs1, rs2)

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from .longer import add_long, add_long_pair, multiply_long, multiply_long_pair, rounded
+
 
 @triton.jit
 def add(a, b):
@@ -72,34 +74,75 @@ def minimum(a, b):
         return tl.minimum(a, b)
 
 
+@triton.constexpr_function
+def is_long(op, dtype):
+    """Say whether ``op`` keeps rounding errors: where no accumulator is wider than ``dtype``."""
+    return op in ("sum", "prod") and dtype in ("float64", "complex128")
+
+
 @triton.jit
-def combine(re, im, other_re, other_im, OP: tl.constexpr, PAIR: tl.constexpr):
-    """Combine elementwise. ``PAIR``: the accumulator is complex; else ``im`` stays as it is."""
+def combine(
+    re, im, re_lo, im_lo, other_re, other_im, OP: tl.constexpr, PAIR: tl.constexpr, LONG: tl.constexpr
+):
+    """Combine elementwise. ``PAIR``: the accumulator is complex; else ``im`` stays as it is.
+
+    ``LONG``: ``re_lo``, ``im_lo`` are the rounding errors so far; else they stay as they are.
+    """
     if OP == "sum":
-        if PAIR:
-            return add_pair(re, im, other_re, other_im)
+        if LONG:
+            re, re_lo = add_long(re, re_lo, other_re, 0.0)
+            if PAIR:
+                im, im_lo = add_long(im, im_lo, other_im, 0.0)
         else:
-            return re + other_re, im
+            re = re + other_re
+            if PAIR:
+                im = im + other_im
     elif OP == "prod":
-        if PAIR:
-            return multiply_pair(re, im, other_re, other_im)
+        if LONG:
+            if PAIR:
+                none = tl.zeros_like(other_re)
+                re, im, re_lo, im_lo = multiply_long_pair(
+                    re, im, re_lo, im_lo, other_re, other_im, none, none
+                )
+            else:
+                re, re_lo = multiply_long(re, re_lo, other_re, 0.0)
         else:
-            return re * other_re, im
+            if PAIR:
+                re, im = multiply_pair(re, im, other_re, other_im)
+            else:
+                re = re * other_re
     elif OP == "amax":
-        return maximum(re, other_re), im
+        re = maximum(re, other_re)
     elif OP == "amin":
-        return minimum(re, other_re), im
+        re = minimum(re, other_re)
     elif OP == "any":
-        return re | other_re, im
+        re = re | other_re
     else:
         tl.static_assert(OP == "all", "OP is one of sum, prod, amax, amin, any, all")
-        return re & other_re, im
+        re = re & other_re
+    return re, im, re_lo, im_lo
 
 
 @triton.jit
-def reduce_tile(re, im, AXIS: tl.constexpr, OP: tl.constexpr, PAIR: tl.constexpr):
-    """Combine along ``AXIS`` of a tile. Returns two tensors of one dimension less."""
-    if PAIR:
+def reduce_tile(
+    re, im, re_lo, im_lo, AXIS: tl.constexpr, OP: tl.constexpr, PAIR: tl.constexpr, LONG: tl.constexpr
+):
+    """Combine along ``AXIS`` of a tile. Returns two tensors of one dimension less, ``re`` and ``im``."""
+    if LONG:
+        if PAIR:
+            if OP == "sum":
+                re, im, re_lo, im_lo = tl.reduce((re, im, re_lo, im_lo), AXIS, add_long_pair)
+            else:
+                re, im, re_lo, im_lo = tl.reduce((re, im, re_lo, im_lo), AXIS, multiply_long_pair)
+            return rounded(re, re_lo), rounded(im, im_lo)
+        else:
+            if OP == "sum":
+                re, re_lo = tl.reduce((re, re_lo), AXIS, add_long)
+            else:
+                re, re_lo = tl.reduce((re, re_lo), AXIS, multiply_long)
+            out = rounded(re, re_lo)
+            return out, out
+    elif PAIR:
         if OP == "sum":
             return tl.reduce((re, im), AXIS, add_pair)
         else:

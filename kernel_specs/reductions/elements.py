@@ -8,7 +8,7 @@ products carry both, ``re`` and ``im``; every other operation leaves ``im`` as i
 import triton
 import triton.language as tl
 
-from aot.kernel_specs.reductions.fp8 import decode_fp8, encode_fp8, is_fp8
+from .fp8 import decode_fp8, encode_fp8, is_fp8
 
 
 @triton.constexpr_function

@@ -9,8 +9,8 @@ that arrives last combines them in a fixed order, so the result does not depend 
 import triton
 import triton.language as tl
 
-from aot.kernel_specs.reductions.combine import combine, reduce_tile
-from aot.kernel_specs.reductions.elements import (
+from .combine import combine, is_long, reduce_tile
+from .elements import (
     carries_pair,
     identity_of,
     lanes_of,
@@ -42,7 +42,15 @@ def store_pair(ptr, re, im, mask, PAIR: tl.constexpr):
 
 @triton.jit
 def merge_partials(
-    partial_ptr, index, mask, n_out, n_splits, OUT: tl.constexpr, OP: tl.constexpr, PAIR: tl.constexpr
+    partial_ptr,
+    index,
+    mask,
+    n_out,
+    n_splits,
+    OUT: tl.constexpr,
+    OP: tl.constexpr,
+    PAIR: tl.constexpr,
+    LONG: tl.constexpr,
 ):
     """Combine the partial results of every split, [n_splits, n_out], in a fixed order."""
     ACC: tl.constexpr = partial_ptr.dtype.element_ty
@@ -52,6 +60,8 @@ def merge_partials(
     nothing = tl.zeros([WIDTH, OUT], ACC)
     re = neutral
     im = nothing
+    re_lo = nothing
+    im_lo = nothing
     for first in range(0, n_splits, WIDTH):
         split = first + tl.arange(0, WIDTH)
         valid = (split < n_splits)[:, None] & mask[None, :]
@@ -60,8 +70,8 @@ def merge_partials(
         part_re, part_im = load_pair(partial_ptr + at * LANES, valid, ".cg", LANES)
         part_re = tl.where(valid, part_re, neutral)
         part_im = tl.where(valid, part_im, nothing)
-        re, im = combine(re, im, part_re, part_im, OP, PAIR)
-    return reduce_tile(re, im, 0, OP, PAIR)
+        re, im, re_lo, im_lo = combine(re, im, re_lo, im_lo, part_re, part_im, OP, PAIR, LONG)
+    return reduce_tile(re, im, re_lo, im_lo, 0, OP, PAIR, LONG)
 
 
 @triton.jit
@@ -85,7 +95,6 @@ def finish(
     ``counter_ptr`` holds a zero for each tile of outputs, and a zero again afterwards: the next
     launch on the stream, or the next replay of a graph, finds it as this one did.
     """
-    ACC: tl.constexpr = partial_ptr.dtype.element_ty
     PAIR: tl.constexpr = carries_pair(OP, DTYPE)
     LANES: tl.constexpr = 2 if PAIR else 1
     mask = index < n_out
@@ -99,14 +108,16 @@ def finish(
         arrived = tl.atomic_add(counter_ptr + tl.program_id(0), 1, sem="acq_rel", scope="gpu")
         last = arrived == n_splits - 1
         if last:
-            re, im = merge_partials(partial_ptr, index, mask, n_out, n_splits, OUT, OP, PAIR)
+            re, im = merge_partials(
+                partial_ptr, index, mask, n_out, n_splits, OUT, OP, PAIR, is_long(OP, DTYPE)
+            )
             tl.store(counter_ptr + tl.program_id(0), 0)
     if last:
         if OP == "sum":
-            if ACC == tl.float32:
+            if re.dtype == tl.float32:
                 re = tl.div_rn(re, divisor)
                 im = tl.div_rn(im, divisor)
-            elif ACC == tl.float64:
+            elif re.dtype == tl.float64:
                 re = re / divisor
                 im = im / divisor
         out_re = narrow(re, out_ptr, OUT_DTYPE)
@@ -140,6 +151,7 @@ def reduce_rows(
     """
     ACC: tl.constexpr = partial_ptr.dtype.element_ty
     PAIR: tl.constexpr = carries_pair(OP, DTYPE)
+    LONG: tl.constexpr = is_long(OP, DTYPE)
     LANES: tl.constexpr = lanes_of(DTYPE)
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     start = tl.program_id(1).to(tl.int64) * split_cols
@@ -151,19 +163,23 @@ def reduce_rows(
     neutral = tl.full([BLOCK_ROWS, BLOCK_COLS], identity_of(OP, ACC), ACC)
     re = neutral
     im = tl.zeros([BLOCK_ROWS, BLOCK_COLS], ACC)
+    re_lo = im
+    im_lo = im
     full = length // BLOCK_COLS * BLOCK_COLS
     for _ in range(0, full, BLOCK_COLS):
         x_re, x_im = read_lanes(tl.load(at), BLOCK_ROWS, BLOCK_COLS, OP, ACC, DTYPE)
-        re, im = combine(re, im, x_re, x_im, OP, PAIR)
+        re, im, re_lo, im_lo = combine(re, im, re_lo, im_lo, x_re, x_im, OP, PAIR, LONG)
         at += BLOCK_COLS * LANES
     if full < length:
         rest = (length - full).to(tl.int32)
         inside = (tl.arange(0, BLOCK_COLS * LANES) < rest * LANES)[None, :]
         valid = (tl.arange(0, BLOCK_COLS) < rest)[None, :]
         x_re, x_im = read_lanes(tl.load(at, mask=inside), BLOCK_ROWS, BLOCK_COLS, OP, ACC, DTYPE)
-        re, im = combine(re, im, tl.where(valid, x_re, neutral), tl.where(valid, x_im, 0), OP, PAIR)
+        x_re = tl.where(valid, x_re, neutral)
+        x_im = tl.where(valid, x_im, 0)
+        re, im, re_lo, im_lo = combine(re, im, re_lo, im_lo, x_re, x_im, OP, PAIR, LONG)
 
-    re, im = reduce_tile(re, im, 1, OP, PAIR)
+    re, im = reduce_tile(re, im, re_lo, im_lo, 1, OP, PAIR, LONG)
     finish(
         re, im, out_ptr, partial_ptr, counter_ptr, rows, n_rows, n_splits, divisor,
         BLOCK_ROWS, OP, DTYPE, OUT_DTYPE,
@@ -205,6 +221,7 @@ def reduce_strided(
     """
     ACC: tl.constexpr = partial_ptr.dtype.element_ty
     PAIR: tl.constexpr = carries_pair(OP, DTYPE)
+    LONG: tl.constexpr = is_long(OP, DTYPE)
     LANES: tl.constexpr = lanes_of(DTYPE)
     outs = tl.program_id(0).to(tl.int64) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     start = tl.program_id(1).to(tl.int64) * split_red
@@ -215,6 +232,8 @@ def reduce_strided(
     neutral = tl.full([BLOCK_RED, BLOCK_OUT], identity_of(OP, ACC), ACC)
     re = neutral
     im = tl.zeros([BLOCK_RED, BLOCK_OUT], ACC)
+    re_lo = im
+    im_lo = im
     for first in range(start, stop, BLOCK_RED):
         reds = first + tl.arange(0, BLOCK_RED).to(tl.int64)
         offset = strided_offset(reds, n_red, r1, r2, rs0, rs1, rs2)
@@ -222,9 +241,11 @@ def reduce_strided(
         valid = tl.broadcast_to((reds < stop)[:, None], [BLOCK_RED, BLOCK_OUT])
         raw_re, raw_im = load_pair(at, valid, "", LANES)
         x_re, x_im = read_pair(raw_re, raw_im, OP, ACC, DTYPE)
-        re, im = combine(re, im, tl.where(valid, x_re, neutral), tl.where(valid, x_im, 0), OP, PAIR)
+        x_re = tl.where(valid, x_re, neutral)
+        x_im = tl.where(valid, x_im, 0)
+        re, im, re_lo, im_lo = combine(re, im, re_lo, im_lo, x_re, x_im, OP, PAIR, LONG)
 
-    re, im = reduce_tile(re, im, 0, OP, PAIR)
+    re, im = reduce_tile(re, im, re_lo, im_lo, 0, OP, PAIR, LONG)
     finish(
         re, im, out_ptr, partial_ptr, counter_ptr, outs, n_out, n_splits, divisor,
         BLOCK_OUT, OP, DTYPE, OUT_DTYPE,

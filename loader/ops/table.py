@@ -117,10 +117,12 @@ def accumulator(code: str, dtype: str) -> str:
     kind = DTYPES[dtype].kind
     if code in ("any", "all"):
         return "int32"
+    # Sums and products of what is as wide as the result accumulate in something wider.
+    wide = ("float64", "float32") if code in ("sum", "prod") else ("float64",)
     if kind == "float":
-        return "float64" if dtype == "float64" else "float32"
+        return "float64" if dtype in wide else "float32"
     if kind == "complex":
-        return "complex128" if dtype == "complex128" else "complex64"
+        return "complex64" if dtype == "complex32" else "complex128"
     if code in ("sum", "prod"):
         return "int64"
     if dtype in ("uint32", "int64"):

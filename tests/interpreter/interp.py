@@ -43,7 +43,8 @@ def accumulator(op: str, dtype: str) -> torch.dtype:
         if op in ("sum", "prod"):
             return torch.int64
         return {"uint64": torch.uint64, "uint32": torch.int64, "int64": torch.int64}.get(dtype, torch.int32)
-    return torch.float64 if dtype in ("float64", "complex128") else torch.float32
+    wide = ("float64", "complex128") + (("float32", "complex64") if op in ("sum", "prod") else ())
+    return torch.float64 if dtype in wide else torch.float32
 
 
 def as_lanes(tensor: torch.Tensor) -> torch.Tensor:
@@ -133,7 +134,7 @@ def run_reduce(
     out: str,
     *,
     divisor: float = 1.0,
-    tiles: Tiles = Tiles(),  # noqa: B008 (frozen)
+    tiles: Tiles = Tiles(),
 ) -> torch.Tensor:
     """Return the results, a 1-D tensor of the dtype ``out``."""
     dtype = name_of(x)
@@ -157,7 +158,7 @@ def run_arg(
     geometry: Geometry,
     *,
     values: bool = True,
-    tiles: Tiles = Tiles(),  # noqa: B008 (frozen)
+    tiles: Tiles = Tiles(),
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (values, indices), 1-D. Without ``values`` none are to be written, and x stands in."""
     dtype = name_of(x)

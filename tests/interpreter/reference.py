@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
-
 from interp import COMPLEX, F8, FLOATS, INTS, bytes_of, torch_dtype
 
 Array = npt.NDArray[np.generic]

@@ -11,6 +11,8 @@ from interp import F8, torch_dtype
 
 from aot.kernel_specs.reductions.fp8 import decode_fp8, encode_fp8
 
+pytestmark = pytest.mark.interpreter
+
 LARGEST = {
     "float8_e4m3fn": 448.0,
     "float8_e5m2": 57344.0,
@@ -64,7 +66,9 @@ def probes() -> torch.Tensor:
     values = torch.cat([known, middles])
     infinity = torch.tensor(float("inf"))
     values = torch.cat([values, torch.nextafter(values, infinity), torch.nextafter(values, -infinity)])
-    special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-45, 1.1e-38, 3.4e38])
+    special = torch.tensor(
+        [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-45, 1.1e-38, 3.4e38]
+    )
     generator = torch.Generator().manual_seed(0)
     random = torch.randint(-(2**31), 2**31, (200_000,), generator=generator, dtype=torch.int64)
     return torch.cat([values, -values, special, -special, random.to(torch.int32).view(torch.float32)])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from interp import COMPLEX, F8, FLOATS, INTS, Geometry, Tiles, run_arg, run_reduce
-from reference import expected, expected_arg, sample, same_bits
+from reference import expected, expected_arg, same_bits, sample
+
+pytestmark = [pytest.mark.interpreter, pytest.mark.filterwarnings("ignore:ComplexHalf support")]
 
 SUM_IO = (
     *((d, d) for d in (*FLOATS, *F8, *COMPLEX)),

@@ -10,6 +10,8 @@ import torch
 from interp import F8, FLOATS, INTS, SIGNED, UNSIGNED, Geometry, Tiles, run_arg, run_reduce, torch_dtype
 from reference import expected, expected_arg, same_bits, sample
 
+pytestmark = pytest.mark.interpreter
+
 INF, NAN = math.inf, math.nan
 SPLIT = Tiles(out=2, red=8, n_splits=3, split=64)
 WHOLE = Tiles(out=2, red=8)
@@ -75,7 +77,9 @@ def test_ties_in_a_long_row() -> None:
 
 
 @pytest.mark.parametrize("tiles", [WHOLE, SPLIT], ids=["whole", "split"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"]
+)
 def test_signed_zeros(dtype: str, tiles: Tiles) -> None:
     """Field case A03: a maximum is +0 if there is a +0, a minimum -0 if there is a -0, in any order."""
     both = torch.tensor([[0.0, -0.0], [-0.0, 0.0]]).repeat(1, 75)
@@ -155,7 +159,8 @@ def test_any_finds_one_in_many() -> None:
 def test_truth_of_bytes(dtype: str) -> None:
     """Field case A12: 2, 128 and 255 are true, and the result is 0 or 1, as uint8 for uint8."""
     out = "uint8" if dtype == "uint8" else "bool"
-    x = torch.tensor([[0, 0, 0], [1, 2, 128], [128, 255, 2], [0, 128, 0]], dtype=torch.uint8).view(torch_dtype(dtype))
+    data = torch.tensor([[0, 0, 0], [1, 2, 128], [128, 255, 2], [0, 128, 0]], dtype=torch.uint8)
+    x = data.view(torch_dtype(dtype))
     for found, wanted in (
         (rows("any", x, out), [0, 1, 1, 1]),
         (rows("all", x, out), [0, 1, 1, 0]),
@@ -196,10 +201,12 @@ def test_unsigned_compare_and_are_exact() -> None:
 def test_rows_of_the_identity(op: str, dtype: str, length: int) -> None:
     """Field case A14: padding holds the same value as the row, and loses."""
     if dtype in INTS:
-        low, high = (0, 1) if dtype == "bool" else (torch.iinfo(torch_dtype(dtype)).min, torch.iinfo(torch_dtype(dtype)).max)
+        limits = np.iinfo(np.uint8 if dtype == "bool" else dtype)
+        low, high = (0, 1) if dtype == "bool" else (int(limits.min), int(limits.max))
         worst = torch.tensor(low if op == "argmax" else high, dtype=torch_dtype(dtype))
     elif dtype in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"):
-        table = torch.arange(256, dtype=torch.uint8).view(torch_dtype(dtype)).to(torch.float32).nan_to_num(0.0)
+        codes = torch.arange(256, dtype=torch.uint8).view(torch_dtype(dtype))
+        table = codes.to(torch.float32).nan_to_num(0.0)
         worst = (table.min() if op == "argmax" else table.max()).to(torch_dtype(dtype))
     else:
         worst = torch.tensor(-INF if op == "argmax" else INF).to(torch_dtype(dtype))
@@ -231,7 +238,9 @@ def test_extents_that_are_no_power_of_two(length: int) -> None:
     tiles = Tiles(out=8, red=32)
     found = run_arg("argmax", x, Geometry.strided(x, (1,)), tiles=tiles)[1]
     assert torch.equal(found, x.argmax(1).flatten())
-    assert torch.equal(run_reduce("amax", x, Geometry.strided(x, (1,)), "float32", tiles=tiles), x.amax(1).flatten())
+    assert torch.equal(
+        run_reduce("amax", x, Geometry.strided(x, (1,)), "float32", tiles=tiles), x.amax(1).flatten()
+    )
 
 
 @pytest.mark.parametrize("length", [2**20 - 1, 2**20 + 1])
@@ -296,6 +305,7 @@ def test_complex_products(length: int, dtype: str) -> None:
         assert rows("sum", x, dtype, tiles).tolist() == [length * (1 + 1j)] * 2
 
 
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")
 def test_complex_products_of_specials() -> None:
     """A one, and so the padding of a tile, leaves infinities, NaN parts and zeros as they are."""
     for value in (complex(INF, 1.0), complex(0.0, -INF), complex(NAN, 2.0), complex(3.0, -0.0), 0j):
@@ -352,6 +362,7 @@ def test_bools_of_any_byte(op: str) -> None:
         ("all", "float32", "bool", True),
     ],
 )
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_empty_reductions_give_the_identity(op: str, dtype: str, out: str, wanted: complex) -> None:
     """Field case A33, for a reduced extent of 0."""
     x = torch.empty(3, 0, dtype=torch_dtype(dtype))
@@ -426,6 +437,4 @@ def test_int_min_survives_a_maximum() -> None:
     for dtype in SIGNED:
         low = torch.iinfo(torch_dtype(dtype)).min
         x = torch.full((1, 21), low, dtype=torch_dtype(dtype))
-        assert rows("amax", x, dtype).item() == low
-        assert columns("amax", x.T, dtype).item() == low
-        assert np.iinfo(np.int64).min <= low
+        assert rows("amax", x, dtype).item() == columns("amax", x.T, dtype).item() == low
