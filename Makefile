@@ -6,13 +6,14 @@ JOBS   ?= $(shell nproc)
 RUN     = $(VENV)/bin/python
 AOT     = $(VENV)/bin/aot
 
-.PHONY: help bundle bundle-full test test-gpu lint types wheel-check check schema clean
+.PHONY: help bundle bundle-full bundle-gpu-tests test test-gpu lint types wheel-check check schema clean
 
 help:
 	@echo "make bundle       build the shipped reductions for sm_90 into $(BUNDLE)"
 	@echo "make bundle-full  build them for every target of their specs into dist/reductions-full"
 	@echo "make test         run every test that needs no GPU"
-	@echo "make test-gpu     run the GPU suite on $(BUNDLE) (torch with CUDA must be there)"
+	@echo "make test-gpu     run the GPU suite on $(BUNDLE) and dist/gpu-tests (make bundle-gpu-tests);"
+	@echo "                  torch with CUDA must be there"
 	@echo "make check        lint, types, tests, wheel check"
 
 $(VENV)/.build: pyproject.toml
@@ -38,6 +39,9 @@ bundle-full: $(VENV)/.build
 test: $(VENV)/.dev
 	$(RUN) -m pytest -q -n $(JOBS) --ignore=tests/interpreter -m 'not gpu' tests
 	TRITON_INTERPRET=1 $(RUN) -m pytest -q -n $(JOBS) tests/interpreter
+
+bundle-gpu-tests: $(VENV)/.build
+	$(AOT) build tests/gpu/kernels -o dist/gpu-tests -j $(JOBS)
 
 # Uses the python on the PATH: on a GPU machine torch with CUDA is usually installed there.
 test-gpu:

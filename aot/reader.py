@@ -55,18 +55,9 @@ class BundleReader:
         if not self.path.is_dir():
             found = "a file" if self.path.exists() else "nothing"
             raise BundleError(f"{self.path}: found {found}, wanted a bundle (a directory with manifest.json)")
-        self.manifest = self._read_manifest()
+        self.manifest = self._open()
         self.kernels: dict[str, Kernel] = {k.name: k for k in self.manifest.kernels}
-        if len(self.kernels) != len(self.manifest.kernels):
-            raise BundleError(f"{self.path / 'manifest.json'}: the same kernel is listed twice")
         self._owners = {table: kernel for kernel in self.manifest.kernels for table in kernel.tables}
-        if len(self._owners) != sum(len(kernel.tables) for kernel in self.manifest.kernels):
-            raise BundleError(f"{self.path / 'manifest.json'}: the same table is listed twice")
-        try:
-            self._open_packs()
-        except BaseException:
-            self.close()
-            raise
 
     def __enter__(self) -> BundleReader:
         return self
@@ -81,6 +72,24 @@ class BundleReader:
                 os.close(fd)
             self._fds.clear()
 
+    def _open(self) -> Manifest:
+        """Read the manifest and open its packs.
+
+        A builder that replaces the bundle meanwhile removes the packs of the manifest that
+        was read; then the new manifest is read instead.
+        """
+        manifest = self._read_manifest()
+        while True:
+            try:
+                self._open_packs(manifest)
+            except BundleError:
+                self.close()
+                before, manifest = manifest, self._read_manifest()
+                if manifest == before:
+                    raise
+            else:
+                return manifest
+
     def _read_manifest(self) -> Manifest:
         where = self.path / "manifest.json"
         fd = _open_regular(where)
@@ -92,7 +101,12 @@ class BundleReader:
         finally:
             os.close(fd)
         manifest = decode_manifest(data, str(where))
-        counted = sum(table.count for kernel in manifest.kernels for table in kernel.tables)
+        if len({kernel.name for kernel in manifest.kernels}) != len(manifest.kernels):
+            raise BundleError(f"{where}: the same kernel is listed twice")
+        tables = [table for kernel in manifest.kernels for table in kernel.tables]
+        if len(set(tables)) != len(tables):
+            raise BundleError(f"{where}: the same table is listed twice")
+        counted = sum(table.count for table in tables)
         if counted != manifest.variants:
             raise BundleError(
                 f"{where}: its tables hold {counted} variants, wanted {manifest.variants}; "
@@ -111,8 +125,8 @@ class BundleReader:
             _check_target(target, where)
         return manifest
 
-    def _open_packs(self) -> None:
-        for pack in self.manifest.packs:
+    def _open_packs(self, manifest: Manifest) -> None:
+        for pack in manifest.packs:
             where = self.path / pack.file
             fd = _open_regular(where)
             if self._fds.setdefault(pack.target, fd) != fd:

@@ -9,12 +9,14 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from kernelfolder import SCALE_PY, SCALE_YAML, scale_folder, write
 
 from aot.build.verify import verify
+from aot.build.writer import _publish
 from aot.reader import BundleReader
 
 BROKEN_PY = """
@@ -293,3 +295,32 @@ def test_kill_in_the_middle_needs_no_cleaning(tmp_path: Path) -> None:
             assert verify(out) == ()
     assert aot("build", folder, "-o", out).returncode == 0
     assert verify(out) == ()
+
+
+def test_opening_while_the_bundle_is_replaced(tmp_path: Path) -> None:
+    """Field case C03: whoever opens a bundle sees the old one or the new one, never a half."""
+    folder = scale_folder(tmp_path / "k")
+    contents = []
+    for source in (SCALE_PY, SCALE_PY.replace("x * factor", "x * factor + 1")):
+        write(folder, scale_py=source)
+        assert aot("build", folder, "-o", tmp_path / "b").returncode == 0
+        contents.append({p.name: p.read_bytes() for p in (tmp_path / "b").iterdir()})
+    stop = threading.Event()
+
+    def replace() -> None:
+        while not stop.is_set():
+            for files in contents:
+                packs = {name: data for name, data in files.items() if name != "manifest.json"}
+                _publish(tmp_path / "b", packs, files["manifest.json"])
+
+    builder = threading.Thread(target=replace)
+    builder.start()
+    try:
+        for _ in range(200):
+            with BundleReader(tmp_path / "b") as reader:
+                for kernel in reader.manifest.kernels:
+                    for ref in kernel.tables:
+                        assert len(reader.table(ref)) == ref.count
+    finally:
+        stop.set()
+        builder.join()
