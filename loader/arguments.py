@@ -50,6 +50,17 @@ class Call:
         seen.update(self.scalars)
         return seen
 
+    def key(self) -> tuple[object, ...]:
+        """All that selection looks at, to compare calls by. Types count: 1, 1.0 and True differ."""
+        return (
+            tuple([(p.dtype, p.address % 16 == 0) for p in self.pointers.values()]),
+            tuple(self.scalars.values()),
+            tuple(map(type, self.scalars.values())),
+            tuple(self.constexprs.items()),
+            tuple(map(type, self.constexprs.values())),
+            tuple(self.options.items()),
+        )
+
 
 def read_call(kernel: Kernel, args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
     """Bind and read a call. Raises ``LaunchError`` that names kernel and parameter."""

@@ -31,6 +31,9 @@ from aot.loader.select import Request, Selection, select_kernel
 from aot.manifest import Entry
 from aot.reader import BundleReader
 
+# Choices that a kernel remembers. A service whose shapes never repeat must not grow for ever.
+_MAX_CHOICES = 4096
+
 
 def open(path: str | os.PathLike[str]) -> Bundle:
     """Open the bundle in directory ``path``. Raises ``BundleError`` where it is damaged."""
@@ -50,6 +53,7 @@ class Bundle:
         self._closed = False
         self._kernels: dict[str, Kernel] = {}
         self._prepared: dict[int, Prepared] = {}
+        self._choices: dict[str, dict[object, Entry]] = {}
         self._counts = {"hits": 0, "misses": 0, "launches": 0, "loads": 0}
 
     def __enter__(self) -> Bundle:
@@ -144,11 +148,12 @@ class Kernel:
     ``BundleError`` for a damaged bundle, ``DriverError`` for what the driver refuses.
     """
 
-    __slots__ = ("_bundle", "_stream", "info", "name")
+    __slots__ = ("_bundle", "_choices", "_stream", "info", "name")
 
     def __init__(self, bundle: Bundle, name: str, stream: int | None = None) -> None:
         self._bundle = bundle
         self._stream = stream
+        self._choices = bundle._choices.setdefault(name, {})
         self.name = name
         self.info = bundle.reader.kernels[name]
 
@@ -182,19 +187,7 @@ class Kernel:
             return None
         driver = get_driver()
         device = driver.device(_device_index(driver, call))
-        request = Request(
-            kernel=self.name,
-            args=call.values(),
-            constexprs=call.constexprs,
-            options=call.options,
-            capability=device.capability,
-            max_shared=device.max_shared,
-        )
-        selection = self.select(request)
-        entry = selection.entry
-        if entry is None:
-            bundle._count("misses")
-            raise miss.kernel_miss(bundle.reader, self.info, request, selection, str(device))
+        entry = self._choose(call, device)
         bundle._count("hits")
         sizes = self._grid(grid, entry, call)
         if 0 in sizes:
@@ -204,6 +197,29 @@ class Kernel:
         launch(driver, device, bundle._prepare(entry), call, sizes, stream, launcher)
         bundle._count("launches")
         return entry
+
+    def _choose(self, call: Call, device: Device) -> Entry:
+        """The variant that serves a call. Selection is pure, so equal calls share one choice."""
+        key = (device.capability, device.max_shared, call.key())
+        entry = self._choices.get(key)
+        if entry is not None:
+            return entry
+        request = Request(
+            kernel=self.name,
+            args=call.values(),
+            constexprs=call.constexprs,
+            options=call.options,
+            capability=device.capability,
+            max_shared=device.max_shared,
+        )
+        selection = self.select(request)
+        if selection.entry is None:
+            self._bundle._count("misses")
+            raise miss.kernel_miss(self._bundle.reader, self.info, request, selection, str(device))
+        if len(self._choices) >= _MAX_CHOICES:
+            self._choices.clear()
+        self._choices[key] = selection.entry
+        return selection.entry
 
     def _grid(self, grid: GridLike | None, entry: Entry, call: Call) -> Grid:
         variant = entry.variant

@@ -145,6 +145,41 @@ def test_alignment_and_values_are_looked_at_on_every_call(run: Runner) -> None:
     assert len(result.named("cuLibraryLoadData")) == 6
 
 
+def test_a_remembered_choice_serves_equal_calls_only(run: Runner) -> None:
+    """Calls that differ in alignment, a claim, a type or a constant are chosen for anew, and right."""
+    drafts = Draft(
+        variants=[
+            variant(pointer("x", align=align), scalar("n", "i32", claim), constexpr("FLAG", flag))
+            for flag in (1, True)
+            for align in (16, 1)
+            for claim in ("1", "16", "any")
+        ]
+    )
+    value = run(
+        """
+        kernel = aot.open(PATH).kernel("k")
+        seen = []
+        for _ in range(2):
+            for offset in (4096, 4100):
+                for n in (1, True, 16, 7):
+                    for flag in (1, True):
+                        args = kernel[(1,)](Array(offset=offset), n, FLAG=flag).variant.args
+                        seen.append([args[0].align, args[1].claim, type(args[2].value).__name__])
+        refused = error(kernel[(1,)], Array(), 1.0, FLAG=1)
+        answer([seen, refused[0], "n = 1.0 is a float" in refused[1]])
+        """,
+        drafts,
+    ).value
+    wanted = [
+        [align, claim, flag]
+        for _ in range(2)
+        for align in (16, 1)
+        for claim in ("1", "1", "16", "any")
+        for flag in ("int", "bool")
+    ]
+    assert value == [wanted, "KernelMiss", True]
+
+
 def test_a_value_that_does_not_fit_finds_no_kernel(run: Runner) -> None:
     """Field case B06: around 2**31, never truncated."""
     result = run(

@@ -98,10 +98,10 @@ def test_global_scratch(special: aot.Bundle) -> None:
 
 
 def test_grids(special: aot.Bundle) -> None:
-    """Field cases B16, B17: tuple, list, int and callable; an empty grid is nothing; limits are named."""
+    """Field cases B16, B17: tuple, list and callable; an empty grid is nothing; limits are named."""
     x = torch.ones(2048, device="cuda")
     scale = special.kernel("scale")
-    for grid in ((2,), [2], 2, lambda meta: (-(-meta["n"] // meta["BLOCK"]),)):
+    for grid in ((2,), [2], [2, 1, 1], lambda meta: (-(-meta["n"] // meta["BLOCK"]),)):
         out = torch.zeros_like(x)
         scale[grid](x, out, 2048, 3.0, num_ctas=1)
         assert (out == 3).all()
