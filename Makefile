@@ -12,7 +12,7 @@ help:
 	@echo "make bundle       build the shipped reductions for sm_90 into $(BUNDLE)"
 	@echo "make bundle-full  build them for every target of their specs into dist/reductions-full"
 	@echo "make test         run every test that needs no GPU"
-	@echo "make test-gpu     run the GPU suite on $(BUNDLE) and dist/gpu-tests (make bundle-gpu-tests);"
+	@echo "make test-gpu     run the GPU suite, after make bundle bundle-gpu-tests;"
 	@echo "                  torch with CUDA must be there"
 	@echo "make check        lint, types, tests, wheel check"
 
@@ -42,6 +42,7 @@ test: $(VENV)/.dev
 
 bundle-gpu-tests: $(VENV)/.build
 	$(AOT) build tests/gpu/kernels -o dist/gpu-tests -j $(JOBS)
+	$(RUN) -m tests.tutorial dist/tutorial
 
 # Uses the python on the PATH: on a GPU machine torch with CUDA is usually installed there.
 test-gpu:

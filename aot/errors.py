@@ -50,6 +50,12 @@ class BundleError(AotError):
     """A bundle is damaged, incomplete or of a format that this version does not read."""
 
 
+class NoBundleError(BundleError):
+    """There is no bundle at a path, sound or damaged: the path is wrong, and the caller's to mend."""
+
+    exit_code: ClassVar[int] = 2
+
+
 class LaunchError(AotError):
     """A call that cannot be launched: wrong arguments, wrong device, or a grid over the limits."""
 

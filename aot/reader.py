@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 from aot.dtypes import DTYPES
-from aot.errors import BundleError, TargetError
+from aot.errors import BundleError, NoBundleError, TargetError
 from aot.manifest import (
     Arg,
     ConstexprArg,
@@ -52,9 +52,14 @@ class BundleReader:
         self._lock = threading.Lock()
         self._fds: dict[str, int] = {}
         self._tables: dict[TableRef, tuple[Entry, ...]] = {}
+        if not os.fspath(path):
+            # Path("") is the current directory, which an empty variable of a script does not mean.
+            raise NoBundleError("found an empty path, wanted a bundle (a directory with manifest.json)")
         if not self.path.is_dir():
             found = "a file" if self.path.exists() else "nothing"
-            raise BundleError(f"{self.path}: found {found}, wanted a bundle (a directory with manifest.json)")
+            raise NoBundleError(
+                f"{self.path}: found {found}, wanted a bundle (a directory with manifest.json)"
+            )
         self.manifest = self._open()
         self.kernels: dict[str, Kernel] = {k.name: k for k in self.manifest.kernels}
         self._owners = {table: kernel for kernel in self.manifest.kernels for table in kernel.tables}

@@ -19,7 +19,7 @@ from elftools.elf.elffile import ELFFile
 from msgspec import Struct
 
 from aot.errors import BuildError
-from aot.manifest import Binary, Variant
+from aot.manifest import Binary, PointerArg, Variant
 
 _FORMAT_SIZED = 4
 _KPARAM_INFO = 0x17
@@ -60,7 +60,7 @@ def read_cubin(cubin: bytes, symbol: str) -> CubinInfo:
                 index, number = struct.unpack("<II", value)
                 if symbols.get_symbol(index).name == symbol:
                     numbers[attribute] = number
-    except (ELFError, struct.error, IndexError, AttributeError, UnicodeDecodeError) as error:
+    except (ELFError, struct.error, LookupError, ValueError, OverflowError, AttributeError) as error:
         raise BuildError(f"the cubin is not one that can be read: {error}") from None
     if sorted(params) != list(range(len(params))):
         raise BuildError(f"found parameter ordinals {sorted(params)} in the cubin, wanted them from 0 on")
@@ -83,7 +83,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def expected_params(variant: Variant) -> tuple[int, ...]:
     """Sizes in bytes of the parameters that the cubin of ``variant`` must have, without the hidden ones."""
-    return tuple(8 if arg.type.startswith("*") else _SIZES[arg.type] for arg in variant.launch_args)
+    return tuple(8 if isinstance(arg, PointerArg) else _SIZES[arg.type] for arg in variant.launch_args)
 
 
 def check_abi(variant: Variant, info: CubinInfo) -> int:

@@ -48,6 +48,8 @@ def prepare_process(cache_dir: str, ptxas: dict[str, str]) -> None:
     os.environ.update(ptxas)
     os.environ.update(ENVIRONMENT)
     os.environ["TRITON_CACHE_DIR"] = cache_dir
+    # A worker that is stopped leaves what it and its ptxas were writing: in a folder that the pool removes.
+    os.environ["TMPDIR"] = tempfile.tempdir = cache_dir
     os.environ["TRITON_ALWAYS_COMPILE"] = "1"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -12,7 +12,7 @@ from aot.build.plan import Plan, PlannedVariant
 from aot.build.pool import pool
 from aot.build.writer import check_output, check_result, write_bundle
 from aot.errors import BuildError
-from aot.manifest import Manifest
+from aot.manifest import Manifest, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a build did. ``manifest`` is None where nothing was published; ``size`` is bytes on disk."""
+    """What a build did. ``manifest`` is None where nothing was published; ``size`` is bytes on disk.
+
+    ``built`` are the variants that have a binary, ``variants`` counts all that were planned.
+    """
 
     manifest: Manifest | None
+    built: tuple[Variant, ...]
     failures: tuple[Failure, ...]
     variants: int
     jobs: int
@@ -82,6 +86,7 @@ def build(
         manifest = write_bundle(plan, results, toolchain, out)
     return Report(
         manifest=manifest,
+        built=tuple(v.variant for v in plan.variants if isinstance(results[v.job.key], Compiled)),
         failures=tuple(failures),
         variants=len(plan.variants),
         jobs=len(jobs),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -261,7 +262,9 @@ def _literal(node: ast.expr | None) -> tuple[bool, Const]:
         return False, None
     value = node.value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return True, sign * value
+        # A manifest is JSON, which has no infinity; and no kernel takes an integer of more than 64 bits.
+        fits = -(2**63) <= sign * value < 2**64 if isinstance(value, int) else math.isfinite(value)
+        return (True, sign * value) if fits else (False, None)
     if sign == 1 and (value is None or isinstance(value, (bool, str))):
         return True, value
     return False, None

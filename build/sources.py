@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
+import warnings
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,8 +40,11 @@ def _closure(start: Path) -> dict[str, bytes]:
             continue
         try:
             data = path.read_bytes()
-            tree = ast.parse(data)
-        except (OSError, SyntaxError, ValueError) as error:
+            with warnings.catch_warnings():
+                # What Python thinks of a source's style is not ours to print.
+                warnings.simplefilter("ignore")
+                tree = ast.parse(data)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise UsageError(f"{path}: cannot read this source: {error}") from None
         found[name] = data
         for node in ast.walk(tree):
@@ -51,7 +56,7 @@ def _relative(path: Path, folder: Path) -> str:
     try:
         return path.relative_to(folder).as_posix()
     except ValueError:
-        return "../" + path.name
+        return os.path.relpath(path, folder).replace(os.sep, "/")
 
 
 def _imported(node: ast.AST, path: Path) -> list[Path]:

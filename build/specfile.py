@@ -142,6 +142,10 @@ def _source(at: At[str], file: str, faults: Faults) -> tuple[Source, Signature] 
             "or package.module:function",
         )
         return None
+    if is_path and "." in os.path.basename(place).removesuffix(".py"):
+        # The file is imported as a module, and the import system takes a dot for a package.
+        faults.add(at.mark, f"found the file name {shown(place)}, wanted one with no dot but that of .py")
+        return None
     source = Source(
         written=written,
         path=os.path.abspath(os.path.join(os.path.dirname(file), place)) if is_path else None,

@@ -18,7 +18,12 @@ def verify(path: str | os.PathLike[str]) -> tuple[str, ...]:
     Raises ``BundleError`` where it cannot even be opened.
     """
     with BundleReader(path) as reader:
-        return tuple(_faults(reader))
+        return faults_of(reader)
+
+
+def faults_of(reader: BundleReader) -> tuple[str, ...]:
+    """As :func:`verify`, for a bundle that is open."""
+    return tuple(_faults(reader))
 
 
 def _faults(reader: BundleReader) -> Iterator[str]:

@@ -122,9 +122,16 @@ def _kernel(kernel: PlannedKernel, tables: list[TableRef]) -> Kernel:
 
 
 def _spec_hashes(plan: Plan) -> dict[str, str]:
-    """Each spec file by its folder and name, which do not depend on where the checkout lies."""
-    files = {kernel.spec.file for kernel in plan.kernels}
-    names = {file: "/".join(Path(file).resolve().parts[-2:]) for file in sorted(files)}
+    """Each spec file by as much of its path as tells it from the others, so not by where a checkout lies."""
+    files = sorted({kernel.spec.file for kernel in plan.kernels})
+    shared = os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files])
+    below = {file: Path(os.path.relpath(file, shared)).parts for file in files}
+    names = {}
+    for file, parts in below.items():
+        others = [other for other in below.values() if other is not parts]
+        ends = (parts[-length:] for length in range(1, len(parts)))
+        end = next((end for end in ends if all(o[-len(end) :] != end for o in others)), parts)
+        names[file] = "/".join(end)
     # Under an ASCII locale Python escapes the bytes of a path that it cannot decode.
     return {os.fsencode(name).decode(errors="replace"): spec_sha256(file) for file, name in names.items()}
 
@@ -210,6 +217,8 @@ class _PackBuilder:
 
 def check_output(out: Path) -> None:
     """Raise ``UsageError`` unless ``out`` is absent, empty or a bundle, and can be written."""
+    if out.is_symlink() and not out.exists():
+        raise UsageError(f"{out}: found a link to nothing, wanted a folder for the bundle; choose another -o")
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out}: found a file, wanted a folder for the bundle; choose another -o")
     if out.is_dir():

@@ -13,13 +13,15 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit. Errors go to stderr as one sentence, never a traceback."""
     try:
         from aot.cli.commands import cli
-    except ImportError as error:
+        from aot.cli.errors import run
+    except ModuleNotFoundError as error:
+        # The base install has none of the packages that this needs, and click is the first.
+        if error.name not in ("click", "rich"):
+            raise
         print(
             f"aot: found no {error.name}, which the command line needs; "
             "install it with: pip install 'aot-kernels[build]'",
             file=sys.stderr,
         )
         sys.exit(2)
-    from aot.cli.errors import run
-
     sys.exit(run(cli, args))

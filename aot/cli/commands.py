@@ -14,8 +14,19 @@ import aot
 from aot.build.filters import spell
 from aot.cli import output
 from aot.cli.explain import claims, explain
-from aot.errors import UsageError
+from aot.errors import BundleError, NoBundleError, UsageError
 from aot.target import Target
+
+# A week: more is a slip, and the system's own waits take no more than some months.
+LONGEST = 7 * 24 * 3600
+
+
+class _Seconds(click.FloatRange):
+    """A number of seconds in a range; no comparison refuses ``nan``, so this does."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is no number of seconds.", param, ctx) if found != found else found
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -122,7 +133,7 @@ def plan(
 @click.option("--keep-going", is_flag=True, help="Publish what compiled even if some variants failed.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=_Seconds(min=1, max=LONGEST),
     default=300.0,
     show_default=True,
     help="Seconds for one variant.",
@@ -144,7 +155,12 @@ def build(
     """
     from aot.build.plan import dtype_of, op_of
     from aot.build.run import build as run_build
+    from aot.build.writer import check_output
 
+    if not out:
+        raise UsageError("--output: found an empty path, wanted a folder for the bundle")
+    # A wrong folder is said at once, before specs are read and processes start.
+    check_output(Path(out))
     made = _make_plan(spec, targets, filters)
     cores = len(os.sched_getaffinity(0))
     with output.BuildProgress(quiet=as_json) as progress:
@@ -160,7 +176,7 @@ def build(
         output.print_json(
             {
                 "bundle": out if report.manifest else None,
-                "variants": report.variants - len(report.failures) + len(made.refused),
+                "variants": len(report.built),
                 "jobs": report.jobs,
                 "cubins": report.cubins,
                 "bytes": report.size,
@@ -172,13 +188,7 @@ def build(
             }
         )
     elif report.manifest:
-        failed = {(f.kernel, f.target, str(dict(f.axes))) for f in report.failures}
-        built = [
-            v.variant
-            for v in made.variants
-            if (v.variant.kernel, v.variant.target, str(v.variant.axes)) not in failed
-        ]
-        output.matrix(Counter((op_of(v), dtype_of(v)) for v in built))
+        output.matrix(Counter((op_of(v), dtype_of(v)) for v in report.built))
         click.echo(
             f"\n{out}: {report.manifest.variants} variants for {', '.join(map(str, made.targets))}, "
             f"{report.cubins} distinct cubins, {output.size(report.size)}, {report.seconds:.1f} s"
@@ -266,23 +276,28 @@ def verify(bundle: str, as_json: bool) -> int:
 
     Example: aot verify dist/reductions
     """
-    from aot.build.verify import verify as run_verify
+    from aot.build.verify import faults_of
     from aot.reader import BundleReader
 
-    faults = run_verify(bundle)
-    with BundleReader(bundle) as reader:
-        manifest = reader.manifest
-    cubins = sum(pack.cubins for pack in manifest.packs)
+    variants = cubins = None
+    targets: list[str] = []
+    try:
+        with BundleReader(bundle) as reader:
+            variants = reader.manifest.variants
+            cubins = sum(pack.cubins for pack in reader.manifest.packs)
+            targets = [pack.target for pack in reader.manifest.packs]
+            faults = faults_of(reader)
+    except NoBundleError:
+        raise
+    except BundleError as error:
+        faults = (str(error),)
     if as_json:
-        output.print_json(
-            {"bundle": bundle, "variants": manifest.variants, "cubins": cubins, "faults": list(faults)}
-        )
-    else:
-        for fault in faults:
-            click.echo(f"aot: {fault}", err=True)
-        if not faults:
-            targets = ", ".join(pack.target for pack in manifest.packs)
-            click.echo(f"{bundle}: sound, {manifest.variants} variants, {cubins} cubins, targets {targets}")
+        output.print_json({"bundle": bundle, "variants": variants, "cubins": cubins, "faults": list(faults)})
+        return 1 if faults else 0
+    for fault in faults:
+        click.echo(f"aot: {fault}", err=True)
+    if not faults:
+        click.echo(f"{bundle}: sound, {variants} variants, {cubins} cubins, targets {', '.join(targets)}")
     return 1 if faults else 0
 
 

@@ -69,6 +69,7 @@ def _read_call(
     constexprs: dict[str, Const] = {}
     options: dict[str, bool | int | None] = {}
     axes: dict[str, str] = {}
+    given: dict[str, str] = {}
     kinds = {param.name: param.kind for param in kernel.params}
     dtypes = {
         arg.name
@@ -81,6 +82,9 @@ def _read_call(
         key, separator, text = item.partition("=")
         if not separator or not text:
             raise UsageError(f"found {item!r}, wanted KEY=VALUE, such as n_cols=1000")
+        if key in given:
+            raise UsageError(f"{key}: found {text!r} after {given[key]!r}, wanted one value")
+        given[key] = text
         kind = kinds.get(key)
         if kind == "pointer":
             args[key] = _pointer(key, text)
@@ -89,8 +93,13 @@ def _read_call(
         elif kind == "constexpr":
             constexprs[key] = DTypeConst(parse_dtype(text).name) if key in dtypes else _const(text)
         elif key in _OPTIONS:
-            options[key] = int(_number(key, text))
+            options[key] = _option(key, text)
         elif key in known_axes:
+            values = {spell(entry.variant.axes[key]): None for entry in entries if key in entry.variant.axes}
+            if text not in values:
+                raise UsageError(
+                    f"{key}: found {_shown(text)}, wanted one of {', '.join(values)}" + nearest(text, values)
+                )
             axes[key] = text
         else:
             valid = [*kinds, *known_axes, *_OPTIONS]
@@ -122,14 +131,25 @@ def _number(name: str, text: str) -> Number:
     value = _const(text)
     if isinstance(value, (int, float)):
         return value
-    raise UsageError(f"{name}: found {text!r}, wanted a number")
+    raise UsageError(f"{name}: found {_shown(text)}, wanted a number")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _option(name: str, text: str) -> int | None:
+    value = _const(text)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise UsageError(f"{name}: found {_shown(text)}, wanted an integer, or null for none")
 
 
 def _const(text: str) -> Const:
     """A value as JSON writes it; any other word is a string."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, (bool, int, float, str)) or value is None else text
 

@@ -30,7 +30,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], numbers: Ite
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, one document, keys in the order given."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    # ASCII only: a path may hold what the locale, or UTF-8, cannot write.
+    print(json.dumps(value, indent=1))
 
 
 def matrix(counts: Mapping[tuple[str, str], int]) -> None:
