@@ -1,8 +1,9 @@
-"""What a cubin says of itself: parameters, registers, local memory.
+"""What a cubin says of itself: parameters, threads, registers, local memory.
 
 The section ``.nv.info.<symbol>`` holds a list of attributes, each a format byte, an
 attribute byte and a 16-bit value or size; attribute 0x17 (EIATTR_KPARAM_INFO) is a
-record ``<IHHI``: index, ordinal, offset, flags, where flags >> 18 is the size in bytes.
+record ``<IHHI``: index, ordinal, offset, flags, where flags >> 18 is the size in bytes,
+and 0x10 (EIATTR_REQNTID) the block's required threads along x, y and z.
 ``.nv.info`` has attributes of all functions: 0x2f (EIATTR_REGCOUNT) and 0x11
 (EIATTR_FRAME_SIZE) are pairs of symbol index and value. The names are those that
 ``cuobjdump -elf`` prints.
@@ -25,6 +26,8 @@ _FORMAT_SIZED = 4
 _KPARAM_INFO = 0x17
 _REGCOUNT = 0x2F
 _FRAME_SIZE = 0x11
+_REQNTID = 0x10
+_WARP = 32
 
 _SIZES = {
     "i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "fp16": 2, "bf16": 2,
@@ -33,9 +36,11 @@ _SIZES = {
 
 
 class CubinInfo(Struct, frozen=True, kw_only=True):
-    """``params``: (offset, size) in bytes, in order. ``registers`` and ``local`` are a thread's."""
+    """``params``: (offset, size) in bytes, in order. ``threads`` of a block, 0 where the cubin does not
+    say. ``registers`` and ``local`` are a thread's."""
 
     params: tuple[tuple[int, int], ...]
+    threads: int
     registers: int
     local: int
 
@@ -50,10 +55,14 @@ def read_cubin(cubin: bytes, symbol: str) -> CubinInfo:
         if info is None or general is None or symbols is None:
             raise BuildError(f"found no .nv.info.{symbol} in the cubin, wanted the kernel {symbol}")
         params: dict[int, tuple[int, int]] = {}
+        threads = 0
         for attribute, value in _attributes(info.data()):
             if attribute == _KPARAM_INFO:
                 _, ordinal, offset, flags = struct.unpack("<IHHI", value)
                 params[ordinal] = (offset, flags >> 18)
+            elif attribute == _REQNTID:
+                x, y, z = struct.unpack("<III", value)
+                threads = x * y * z
         numbers = {_REGCOUNT: 0, _FRAME_SIZE: 0}
         for attribute, value in _attributes(general.data()):
             if attribute in numbers:
@@ -66,6 +75,7 @@ def read_cubin(cubin: bytes, symbol: str) -> CubinInfo:
         raise BuildError(f"found parameter ordinals {sorted(params)} in the cubin, wanted them from 0 on")
     return CubinInfo(
         params=tuple(params[ordinal] for ordinal in range(len(params))),
+        threads=threads,
         registers=numbers[_REGCOUNT],
         local=numbers[_FRAME_SIZE],
     )
@@ -87,10 +97,16 @@ def expected_params(variant: Variant) -> tuple[int, ...]:
 
 
 def check_abi(variant: Variant, info: CubinInfo) -> int:
-    """Compare a cubin's parameter records with the variant; return the number of hidden pointers.
+    """Compare a cubin's parameters and threads with the variant; return the number of hidden pointers.
 
-    Raises ``BuildError`` where they differ: launching would pass wrong arguments.
+    Raises ``BuildError`` where they differ: launching would pass wrong arguments, or fail.
     """
+    threads = variant.options.num_warps * _WARP
+    if info.threads != threads:
+        raise BuildError(
+            f"found blocks of {info.threads} threads in the cubin, wanted {threads} "
+            f"({variant.options.num_warps} warps)"
+        )
     wanted = expected_params(variant)
     found = tuple(size for _, size in info.params)
     hidden = found[len(wanted) :]

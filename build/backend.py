@@ -135,7 +135,6 @@ def compile_job(job: CompileJob) -> Result:
         return Compiled(
             cubin=compiled.asm["cubin"],
             symbol=meta.name,
-            num_warps=meta.num_warps,
             shared=meta.shared,
             scratch=(
                 getattr(meta, "global_scratch_size", 0) or 0,

@@ -48,7 +48,6 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
     cubin: bytes
     symbol: str
-    num_warps: int
     shared: int
     scratch: tuple[int, int]
 

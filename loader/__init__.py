@@ -32,4 +32,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    # What this file itself imports is nobody's API.
+    return sorted({*(name for name in globals() if name.startswith("__")), *_LAZY})

@@ -8,11 +8,11 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from commandline import AOT, aot
 from kernelfolder import SCALE_PY, SCALE_YAML, scale_folder, write
 
 from aot.build.verify import verify
@@ -39,18 +39,6 @@ params:
   BLOCK: {constexpr: 256}
 targets: [sm_90a]
 """
-
-
-def aot(*args: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line; ``env`` is added to the environment."""
-    return subprocess.run(
-        [sys.executable, "-m", "aot.cli", *map(str, args)],
-        cwd=cwd,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 def fingerprint(bundle: Path) -> dict[str, str]:
@@ -89,6 +77,20 @@ def test_same_bytes_from_any_folder_date_and_locale(tmp_path: Path) -> None:
                     cubin = reader.cubin(ref.target, entry.binary.cubin)
                     assert str(tmp_path).encode() not in cubin
                     assert os.uname().nodename.encode() not in cubin
+
+
+def test_a_checkouts_own_folder_is_in_no_bundle(tmp_path: Path) -> None:
+    """Field case C19: specs at the top of a checkout, and two of one name, in folders of other names."""
+    for name in ("one", "two"):
+        folder = scale_folder(tmp_path / name)
+        write(
+            folder / "sub", scale_yaml=SCALE_YAML.replace("kernel: scale", "kernel: twin"), scale_py=SCALE_PY
+        )
+        write(folder / "sub", other_yaml=SCALE_YAML.replace("kernel: scale", "kernel: other"))
+        assert aot("build", folder, "-o", tmp_path / "b" / name).returncode == 0
+    assert fingerprint(tmp_path / "b" / "one") == fingerprint(tmp_path / "b" / "two")
+    with BundleReader(tmp_path / "b" / "one") as reader:
+        assert list(reader.manifest.provenance.specs) == ["other.yaml", "scale.yaml", "sub/scale.yaml"]
 
 
 def test_non_ascii_sources(tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_a_new_build_replaces_the_old_bundle(tmp_path: Path) -> None:
 def test_builders_side_by_side_leave_one_sound_bundle(tmp_path: Path) -> None:
     """Field case C03: several processes build into one folder, none fails, nothing half is left."""
     folder = scale_folder(tmp_path / "k")
-    command = [sys.executable, "-m", "aot.cli", "build", str(folder), "-o", str(tmp_path / "b"), "-j", "1"]
+    command = [*AOT, "build", str(folder), "-o", str(tmp_path / "b"), "-j", "1"]
     running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(4)]
     for process in running:
         _, errors = process.communicate(timeout=300)
@@ -282,7 +284,7 @@ def test_kill_in_the_middle_needs_no_cleaning(tmp_path: Path) -> None:
     out = tmp_path / "b"
     for seconds in (0.3, 0.8, 1.4):
         process = subprocess.Popen(
-            [sys.executable, "-m", "aot.cli", "build", str(folder), "-o", str(out), "-j", "1"],
+            [*AOT, "build", str(folder), "-o", str(out), "-j", "1"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

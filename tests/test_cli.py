@@ -1,31 +1,20 @@
-"""The command line's contract: exit codes, whole messages, the shapes of ``--json``, an example in each help."""
+"""The command line's contract: exit codes, whole messages, ``--json``, an example in each help."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundlemaker import Draft, constexpr, make_bundle, pack_file, pointer, scalar, variant
+from commandline import aot
 from kernelfolder import SCALE_PY, SCALE_YAML, scale_folder, write
 
 from aot.target import KNOWN_TARGETS
 
 COMMANDS = ("plan", "build", "ls", "explain", "verify")
-AOT = (sys.executable, "-m", "aot.cli")
-
-
-def aot(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line; ``env`` is added to the environment."""
-    return subprocess.run(
-        [*AOT, *map(str, args)], env={**os.environ, **env}, capture_output=True, text=True, timeout=300
-    )
 
 
 def refused(*args: object, code: int = 2) -> str:
@@ -312,87 +301,3 @@ def test_the_matrix_counts_what_was_built(tmp_path: Path) -> None:
         "axes": {"dtype": "str"},
         "error": "str",
     }
-
-
-# Streams, signals, missing packages ------------------------------------------------------
-
-
-def test_output_that_no_one_reads(bundle: Path) -> None:
-    """A closed pipe, a full disk and no output at all are no traceback."""
-    command = " ".join((*AOT, "ls", str(bundle)))
-    for text, code in ((f"set -o pipefail; {command} | true", 1), (f"{command} > /dev/full", 1),
-                       (f"{command} >&-", 0), (f"{command} >&- 2>&-", 0)):  # fmt: skip
-        done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stdout) == (code, "")
-        assert done.stderr == ("aot: No space left on device\n" if "full" in text else "")
-
-
-def test_paths_that_the_output_cannot_write(tmp_path: Path) -> None:
-    """Field case C25: a path outside the output's encoding, and one that is not even UTF-8."""
-    for name in ("ü — x", os.fsdecode(b"x\xffy")):
-        path = make_bundle(tmp_path / name, Draft(variants=[variant(pointer("x"))]))
-        done = aot("verify", path, "--json", PYTHONIOENCODING="ascii")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert json.loads(done.stdout)["bundle"] == str(path)
-        done = aot("verify", path, PYTHONIOENCODING="ascii")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.endswith(": sound, 1 variants, 1 cubins, targets sm_90\n")
-
-
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
-def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
-    """Field case C18: no process, no temporary file, no half bundle after Ctrl-C or an end asked for."""
-    folder = scale_folder(tmp_path / "k")
-    # Long enough to be stopped in the middle: the module waits while it is imported.
-    write(
-        folder,
-        scale_py=SCALE_PY
-        + f"\nopen({str(tmp_path / 'begun')!r}, 'w').close()\nimport time\ntime.sleep(60)\n",
-    )
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    process = subprocess.Popen(
-        [*AOT, "build", str(folder), "-o", str(tmp_path / "b"), "-j", "2"],
-        env={**os.environ, "TMPDIR": str(temporary)},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (code, "aot: stopped\n")
-    assert list(temporary.iterdir()) == []
-    assert not (tmp_path / "b").exists()
-    assert _living(process.pid) == []
-
-
-def _living(session: int) -> list[int]:
-    """The processes of a session that still run; ended ones may wait for their parent."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            state, _, _, sid = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-        except (OSError, ValueError):
-            continue
-        if int(sid) == session and state not in "ZX":
-            found.append(int(entry.name))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("module", "args"),
-    [("click", ["plan", "k"]), ("yaml", ["plan", "k"]), ("elftools", ["verify", "BUNDLE"])],
-)
-def test_a_package_that_is_not_installed(bundle: Path, module: str, args: list[str]) -> None:
-    """Whatever part of the [build] extra is missing, the command says how to get it."""
-    code = f"import sys; sys.modules[{module!r}] = None\nfrom aot.cli import main; main(sys.argv[1:])"
-    args = [str(bundle) if arg == "BUNDLE" else arg for arg in args]
-    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"aot: found no {module}")
-    assert done.stderr.endswith("install it with: pip install 'aot-kernels[build]'\n")

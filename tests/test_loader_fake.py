@@ -1064,7 +1064,7 @@ def test_the_default_bundle(run: Runner) -> None:
         "found no bundle: AOT_BUNDLE_PATH is not set and aot.use was not called; "
         'wanted aot.use("path/to/bundle"), or the path in that variable',
     ]
-    assert wrong == "BundleError"
+    assert wrong == "NoBundleError"
     assert rest == [True] * 5
 
 

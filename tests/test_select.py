@@ -171,6 +171,21 @@ def test_order_of_the_table() -> None:
     assert chosen.decisions[0].variant is fast.variant
 
 
+@pytest.mark.parametrize(
+    ("strides", "chosen"),
+    [((64, 1), "row"), ((1, 64), "column"), ((1, 1), "row"), ((64, 2), "any"), ((2, 64), "any")],
+)
+def test_the_stride_that_is_one_decides(strides: tuple[int, int], chosen: str) -> None:
+    """Field case B04: the variant of stride(1) == 1 never takes a transposed tensor; each finds one."""
+    entries = [
+        entry(scalar("s0", "i64", claim=first), scalar("s1", "i64", claim=second), axes={"layout": layout})
+        for first, second, layout in (("any", "1", "row"), ("1", "any", "column"), ("any", "any", "any"))
+    ]
+    found = select(request(dict(zip(("s0", "s1"), strides, strict=True))), entries)
+    assert found.entry is not None
+    assert found.entry.variant.axes == {"layout": chosen}
+
+
 def test_a_miss_has_every_reason() -> None:
     chosen = select(request({"n": 17}), [entry(scalar("n", claim="1")), entry(scalar("n", claim="16"))])
     assert chosen.entry is None

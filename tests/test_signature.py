@@ -310,3 +310,13 @@ def test_triton_is_not_imported(kernels: Path) -> None:
         [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_defaults_that_no_manifest_can_hold(tmp_path: Path) -> None:
+    """JSON has no infinity and no integer of more than 64 bits: such a default is as if it were not there."""
+    path = tmp_path / "kernels.py"
+    path.write_text(
+        "import triton\n\n\n@triton.jit\n"
+        f"def f(a=1e999, b=-1e999, c={2**64}, d={2**64 - 1}, e=-{2**63 + 1}, f=-{2**63}): pass\n"
+    )
+    assert read_signature(at(path, "f")).defaults == {"d": 2**64 - 1, "f": -(2**63)}

@@ -318,9 +318,11 @@ PARAM_LIST = "x_ptr, y_ptr, n, stride, eps, BLOCK, OP"
         ({"source": "source: /kernels.py:scale"},
          ["3:9: found the source '/kernels.py:scale', wanted kernels.py:function (a path relative to this "
           "file) or package.module:function"]),
-        ({"source": "source: kernels.pyc:scale"},
-         ["3:9: found no module 'kernels' on Python's path, wanted the one of 'kernels.pyc:scale'; install "
-          "it or set PYTHONPATH"]),
+        ({"source": "source: scale_kernels.pyc:scale"},
+         ["3:9: found no module 'scale_kernels' on Python's path, wanted the one of "
+          "'scale_kernels.pyc:scale'; install it or set PYTHONPATH"]),
+        ({"source": "source: kernels.v2.py:scale"},
+         ["3:9: found the file name 'kernels.v2.py', wanted one with no dot but that of .py"]),
         # Axes.
         ({"axes": "axes: {dtyp: [fp16], n: {buckets: [8]}, op: 1}"},
          ["6:20: found the axis 'dtype', wanted dtyp, n, op; did you mean 'dtyp'?"]),
@@ -516,6 +518,7 @@ PARAM_LIST = "x_ptr, y_ptr, n, stride, eps, BLOCK, OP"
     ],
 )  # fmt: skip
 def test_faults(folder: Folder, parts: dict[str, str], faults: list[str]) -> None:
+    """Field case B21 among them: a claim that cannot be is refused at its place, by its parameter's name."""
     assert folder.wrong(**parts) == faults
 
 

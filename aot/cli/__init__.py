@@ -24,4 +24,7 @@ def main(args: Sequence[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("aot: stopped", file=sys.stderr)
+        sys.exit(1)
     sys.exit(run(cli, args))
