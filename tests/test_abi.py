@@ -46,9 +46,7 @@ def test_a_manifest_that_claims_other_warps(real: Real) -> None:
     """Launching with another block than the kernel was compiled for would fail, or compute nonsense."""
     chosen, binary, data = real
     wrong = replace(chosen, options=replace(chosen.options, num_warps=8))
-    with pytest.raises(
-        BuildError, match=r"^found blocks of 128 threads in the cubin, wanted 256 "
-    ):
+    with pytest.raises(BuildError, match=r"^found blocks of 128 threads in the cubin, wanted 256 "):
         abi.check_binary(wrong, binary, data)
 
 
