@@ -185,7 +185,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSpec:
-    """One kernel of one spec file. ``file`` is the path as the user gave it, ``line`` where it starts."""
+    """One kernel of one spec file. ``file`` is the path as the user gave it, ``line`` where it starts.
+
+    ``general`` names the kernel that takes what this one does not: a fast class for some inputs
+    leaves no hole where another kernel of the same op and dtype serves the rest.
+    """
 
     kernel: str
     file: str
@@ -197,3 +201,4 @@ class KernelSpec:
     targets: tuple[Target, ...]
     exclude: tuple[Rule, ...]
     include: tuple[Rule, ...]
+    general: str | None = None

@@ -8,12 +8,12 @@ each bucket bound and beyond the last, whether such a variant exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 
 from aot.build.filters import spell
-from aot.build.plan import PlannedKernel
+from aot.build.plan import PlannedKernel, dtype_of
 from aot.expr import Expr
 from aot.manifest import ConstexprArg, PointerArg, ScalarArg, Variant, encode
 from aot.spec import BucketAxis, ConstexprParam, DTypeValue, KernelSpec
@@ -27,11 +27,30 @@ class Hole:
 
     kernel: str
     target: str
+    op: str
+    dtype: str
     group: str
     what: str
 
     def __str__(self) -> str:
         return f"{self.kernel} {self.group} on {self.target}: no variant for {self.what}"
+
+
+def plan_holes(kernels: Sequence[PlannedKernel]) -> Iterator[Hole]:
+    """Yield the holes of a plan's kernels.
+
+    What a kernel leaves to its ``general`` kernel is none, where that one has variants for the same
+    target, op and dtype; its own holes are named under its own name.
+    """
+    served = {
+        (kernel.spec.kernel, v.variant.target, _op(v.variant), dtype_of(v.variant))
+        for kernel in kernels
+        for v in kernel.variants
+    }
+    for kernel in kernels:
+        for hole in holes(kernel):
+            if (kernel.spec.general, hole.target, hole.op, hole.dtype) not in served:
+                yield hole
 
 
 def holes(kernel: PlannedKernel) -> Iterator[Hole]:
@@ -46,7 +65,19 @@ def holes(kernel: PlannedKernel) -> Iterator[Hole]:
         consts = [a for a in variants[0].args if isinstance(a, ConstexprArg) and a.name in fixed]
         names = [*dict.fromkeys(types), *(f"{a.name}={spell(a.value)}" for a in consts)]
         for what in _missing(variants):
-            yield Hole(kernel=kernel.spec.kernel, target=target, group=" ".join(names), what=what)
+            yield Hole(
+                kernel=kernel.spec.kernel,
+                target=target,
+                op=_op(variants[0]),
+                dtype=dtype_of(variants[0]),
+                group=" ".join(names),
+                what=what,
+            )
+
+
+def _op(variant: Variant) -> str:
+    """The ``op`` axis; kernels without one compute one thing, whatever each is called."""
+    return str(variant.axes.get("op", ""))
 
 
 def _fixed_constexprs(spec: KernelSpec) -> frozenset[str]:

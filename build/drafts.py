@@ -134,6 +134,7 @@ class KernelDraft:
     axes: tuple[AxesDraft, ...] | None
     params: At[ParamsDraft] | None
     launch: LaunchDraft | None
+    general: At[str] | None
     targets: tuple[At[Target], ...] | None
     exclude: tuple[RuleDraft, ...] | None
     include: tuple[RuleDraft, ...] | None

@@ -214,10 +214,11 @@ _RULE_FIELDS = (
     Field("exclude", _EXCLUDE, "Combinations that are not built, each with the reason."),
     Field("include", _INCLUDE, "Combinations that are built besides, each with the reason."),
 )
+_KERNEL_NAME = word("a name of letters, digits and _ . -", r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OWN_FIELDS = (
     Field(
         "kernel",
-        word("a name of letters, digits and _ . -", r"[A-Za-z_][A-Za-z0-9_.-]*"),
+        _KERNEL_NAME,
         "The name that callers use.",
         required=True,
     ),
@@ -230,6 +231,7 @@ _OWN_FIELDS = (
     _AXES_FIELD,
     Field("params", PARAMS, "Every parameter of the function, once, in its order.", required=True),
     Field("launch", LAUNCH, "How a variant is compiled and launched."),
+    Field("general", _KERNEL_NAME, "The kernel that takes the inputs that this one does not."),
 )
 _ONE_KERNEL = Record(
     "a spec",

@@ -18,7 +18,7 @@ from aot.build.rules import exclude_rule, include_rule
 from aot.build.signature import Signature, read_signature
 from aot.build.specvalues import Scope
 from aot.build.yamlnodes import Faults, Mark, read_tree, shown
-from aot.errors import SpecError, UsageError
+from aot.errors import SpecError, UsageError, nearest
 from aot.spec import BucketAxis, ConstexprParam, KernelSpec, Param, PointerParam, Source, Table
 
 # Combinations of axes, claims and targets that one kernel may ask for.
@@ -39,6 +39,7 @@ def load_specs(paths: Sequence[str | os.PathLike[str]]) -> tuple[KernelSpec, ...
     problems: list[str] = []
     specs: list[KernelSpec] = []
     named: dict[str, str] = {}
+    general: list[tuple[str, At[str]]] = []
     for file in _files(paths, problems):
         faults = Faults(file)
         draft = _read(file, faults, problems)
@@ -51,10 +52,18 @@ def load_specs(paths: Sequence[str | os.PathLike[str]]) -> tuple[KernelSpec, ...
                         f"found the kernel {name!r} a second time, wanted it once (first at {named[name]})",
                     )
                 named.setdefault(name, f"{file}:{mark.line}:{mark.column}")
+            if kernel.general is not None:
+                general.append((file, kernel.general))
             spec = _kernel(kernel, file, faults)
             if spec is not None:
                 specs.append(spec)
         problems += faults.lines()
+    problems += [
+        f"{file}:{at.mark.line}:{at.mark.column}: found the general kernel {at.value!r}, "
+        f"wanted one of {', '.join(named)}" + nearest(at.value, named)
+        for file, at in general
+        if at.value not in named
+    ]
     if not paths:
         problems.append("found no spec, wanted a .yaml file or a folder of them")
     if problems:
@@ -198,6 +207,7 @@ def _kernel(draft: KernelDraft, file: str, faults: Faults) -> KernelSpec | None:
         targets=targets,
         exclude=tuple(rule for rule in exclude if rule is not None),
         include=tuple(rule for rule in include if rule is not None),
+        general=draft.general.value if draft.general else None,
     )
     return spec if _is_small(spec, draft.mark, faults) else None
 

@@ -145,6 +145,12 @@ class Driver:
         status, index = self._cu.cuPointerGetAttribute(kind, address)
         return int(index) if int(status) == 0 and int(index) >= 0 else None
 
+    def capture_id(self, stream: int) -> int:
+        """Return what tells the capture that ``stream`` is part of from every other one."""
+        result = self._cu.cuStreamGetCaptureInfo(stream)
+        self.check(result, "cuStreamGetCaptureInfo")
+        return int(result[2])
+
     @contextmanager
     def current(self, device: Device) -> Iterator[None]:
         """Have the device's primary context current in this thread, and afterwards what was before."""

@@ -63,6 +63,14 @@ def rows_view(x: torch.Tensor, n_rows: int, n_cols: int, row_stride: int) -> tor
     return view(x, (n_rows, n_cols), (row_stride, 1))
 
 
+def cols_view(
+    x: torch.Tensor, n_out: int, n_red: int, n_inner: int, outer_stride: int, red_stride: int
+) -> torch.Tensor:
+    assert n_inner % 16 == outer_stride % 16 == red_stride % 16 == x.data_ptr() % 16 == 0
+    sizes, strides = (n_out // n_inner, n_inner, n_red), (outer_stride, 1, red_stride)
+    return view(x, sizes, strides).reshape(n_out, n_red)
+
+
 def strided_view(x: torch.Tensor, n_out: int, n_red: int, *scalars: int) -> torch.Tensor:
     k1, k2, ks0, ks1, ks2, r1, r2, rs0, rs1, rs2 = scalars
     k0, r0 = n_out // (k1 * k2), n_red // (r1 * r2)
@@ -109,9 +117,10 @@ def accumulator(code: str, dtype: str) -> str:
 
 def check_splits(
     grid: tuple[int, ...], block: str, counter: torch.Tensor, partials: tuple[torch.Tensor, ...],
-    acc: str, n_out: int, n_red: int, n_splits: int, size: int,
+    acc: str, n_out: int, n_red: int, n_splits: int, size: int, n_inner: int = 0,
 ) -> None:  # fmt: skip
-    assert grid == (-(-n_out // BLOCKS[block]), n_splits)
+    run = n_inner or n_out
+    assert grid == (n_out // run * -(-run // BLOCKS[block]), n_splits)
     assert size % 64 == 0
     assert n_splits * size >= n_red
     assert str(partials[0].dtype) == f"torch.{acc}"
@@ -162,6 +171,13 @@ def reduce_strided(grid, x, out, partial, counter, n_out, n_red, *rest, **c):
     reduce_to(strided_view(x, n_out, n_red, *scalars), out, partial, n_splits, size, divisor, **c)
 
 
+def reduce_cols(grid, x, out, partial, counter, n_out, n_red, *rest, **c):
+    *scalars, n_splits, size, divisor = rest
+    acc = accumulator(c["OP"], c["DTYPE"])
+    check_splits(grid, "BLOCK_OUT", counter, (partial,), acc, n_out, n_red, n_splits, size, scalars[0])
+    reduce_to(cols_view(x, n_out, n_red, *scalars), out, partial, n_splits, size, divisor, **c)
+
+
 def argreduce_to(
     source: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, partials: tuple[torch.Tensor, ...],
     n_splits: int, size: int, write_values: int, OP: str, DTYPE: str,
@@ -210,9 +226,22 @@ def argreduce_strided(
     argreduce_to(source, values, indices, partials, n_splits, size, write_values, **c)
 
 
+def argreduce_cols(
+    grid, x, values, indices, partial_values, partial_indices, counter, n_out, n_red, *rest, **c
+):
+    *scalars, n_splits, size, write_values = rest
+    partials = (partial_values, partial_indices)
+    acc = accumulator(c["OP"], c["DTYPE"])
+    check_splits(grid, "BLOCK_OUT", counter, partials, acc, n_out, n_red, n_splits, size, scalars[0])
+    source = cols_view(x, n_out, n_red, *scalars)
+    argreduce_to(source, values, indices, partials, n_splits, size, write_values, **c)
+
+
 KERNELS: dict[str, Callable[..., None]] = {
     "reduce_rows": reduce_rows,
+    "reduce_cols": reduce_cols,
     "reduce_strided": reduce_strided,
     "argreduce_rows": argreduce_rows,
+    "argreduce_cols": argreduce_cols,
     "argreduce_strided": argreduce_strided,
 }

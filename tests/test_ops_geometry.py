@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from aot.loader.ops.geometry import Reduction, reduction
+from aot.loader.ops.geometry import Layout, Reduction, reduction
 from aot.loader.ops.plan import make_plan
-from aot.loader.ops.splits import MAX_SPLIT, MAX_SPLITS, QUANTUM, SplitPolicy, splits
+from aot.loader.ops.splits import MAX_SPLIT, MAX_SPLITS, MAX_STRIDED_SPLIT, QUANTUM, SplitPolicy, splits
 from aot.loader.ops.table import ARGMAX, SUM, resolve
 
 H200 = SplitPolicy(processors=132)
@@ -53,6 +53,9 @@ def kernel_offsets(loops: Reduction) -> NDArray[np.int64]:
     r = np.arange(loops.n_red, dtype=np.int64)
     if loops.layout == "rows":
         return k[:, None] * loops.row_stride + r[None, :]
+    if loops.layout == "cols":
+        n_inner, outer_stride, red_stride = loops.cols_scalars
+        return (k // n_inner * outer_stride + k % n_inner)[:, None] + (r * red_stride)[None, :]
     k1, k2, ks0, ks1, ks2, r1, r2, rs0, rs1, rs2 = loops.strided_scalars
     at_k = k // (k1 * k2) * ks0 + k // k2 % k1 * ks1 + k % k2 * ks2
     at_r = r // (r1 * r2) * rs0 + r // r2 % r1 * rs1 + r % r2 * rs2
@@ -101,6 +104,32 @@ def test_loops_visit_what_the_tensor_holds(
 
 
 @settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    st.sampled_from((16, 48, 63, 64, 80, 256)),
+    st.sampled_from((0, 0, 16, 3)),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_columns_are_found_and_visited(
+    outer: list[int], inner: int, gap: int, dim: int, ordered: bool
+) -> None:
+    shape = (*outer, 20, inner)
+    strides = contiguous((*outer, 20, inner + gap))
+    dims = frozenset({min(dim, len(outer))})
+    loops = reduction(shape, strides, dims, ordered=ordered)
+    if loops.layout == "cols":
+        n_inner, outer_stride, red_stride = loops.cols_scalars
+        assert n_inner % 16 == outer_stride % 16 == red_stride % 16 == 0
+        assert n_inner >= 64
+        assert red_stride != 0
+    elif inner >= 64 and dims == {len(outer)}:
+        assert len(loops.kept) > 2 or (inner + gap) % 16 or inner % 16
+    found, wanted = kernel_offsets(loops), wanted_offsets(shape, strides, dims)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@settings(max_examples=200, deadline=None)
 @given(tensors(), st.booleans())
 def test_a_copy_becomes_rows_in_the_same_order(
     case: tuple[tuple[int, ...], tuple[int, ...], frozenset[int]], ordered: bool
@@ -143,6 +172,13 @@ def test_a_copy_becomes_rows_in_the_same_order(
             (2, 4, 3, 5), (60, 1, 20, 4), (0, 1, 2, 3), "rows", (), ((120, 1),), id="dense, permuted"
         ),
         pytest.param((0, 4), (4, 1), (0,), "rows", ((4, 0),), (), id="nothing to read"),
+        pytest.param((50, 64), (64, 1), (0,), "cols", ((64, 1),), ((50, 64),), id="wide columns"),
+        pytest.param((50, 64), (65, 1), (0,), "strided", ((64, 1),), ((50, 65),), id="odd row stride"),
+        pytest.param((50, 48), (48, 1), (0,), "strided", ((48, 1),), ((50, 48),), id="narrow columns"),
+        pytest.param(
+            (3, 50, 64), (3200, 64, 1), (1,), "cols", ((3, 3200), (64, 1)), ((50, 64),), id="wide middle"
+        ),
+        pytest.param((50, 64), (0, 1), (0,), "strided", ((64, 1),), ((50, 0),), id="one row expanded"),
     ],
 )
 def test_layouts(
@@ -187,41 +223,70 @@ def test_offsets_beyond_32_bits_stay_whole() -> None:
 @settings(max_examples=500, deadline=None)
 @given(
     st.integers(1, 2**40),
-    st.one_of(st.integers(0, 2**20), st.integers(0, 2**46)),
-    st.booleans(),
+    st.one_of(st.integers(0, 2**20), st.integers(0, 2**38)),
+    st.sampled_from(("rows", "cols", "strided")),
     st.integers(1, 200),
     st.integers(1, 8192),
 )
 def test_splits_cover_every_element_once(
-    n_out: int, n_red: int, rows: bool, processors: int, min_split: int
+    n_out: int, n_red: int, layout: Layout, processors: int, min_split: int
 ) -> None:
     policy = SplitPolicy(processors=processors, min_split=min_split)
-    found = splits(n_out, n_red, rows=rows, policy=policy)
+    found = splits(n_out, n_red, layout=layout, policy=policy)
     assert 1 <= found.count <= MAX_SPLITS
     assert found.size % QUANTUM == 0
-    assert 0 < found.size <= MAX_SPLIT < 2**31
+    assert 0 < found.size <= (MAX_STRIDED_SPLIT if layout == "strided" else MAX_SPLIT) < 2**31
     assert found.count * found.size >= n_red
     assert (found.count - 1) * found.size < max(n_red, 1)
 
 
+def test_lanes_of_32_bits_hold_the_sum_of_a_split_of_bytes() -> None:
+    assert 255 * MAX_SPLIT < 2**31
+    assert 128 * MAX_SPLIT <= 2**31
+
+
 @pytest.mark.parametrize(
-    ("n_out", "n_red", "rows", "count"),
+    ("n_out", "n_red", "layout", "count"),
     [
-        (1, 1024, True, 1),
-        (1, 65536, True, 16),
-        (1, 2**28, True, 1056),
-        (8192, 8192, True, 1),
-        (8, 1048576, True, 132),
-        (8192, 8192, False, 2),
-        (2880, 65536, False, 16),
-        (10**6, 2**31, True, 2),
-        (10**6, 0, True, 1),
+        (1, 1024, "rows", 1),
+        (1, 65536, "rows", 16),
+        (1, 2**28, "rows", 528),
+        (8192, 8192, "rows", 1),
+        (512, 4096, "rows", 1),
+        (256, 151936, "rows", 3),
+        (8, 1048576, "rows", 66),
+        (8192, 8192, "strided", 2),
+        (8192, 8192, "cols", 8),
+        (2880, 65536, "strided", 16),
+        (2880, 65536, "cols", 23),
+        (2**20, 4, "cols", 1),
+        (10**6, 2**31, "rows", 256),
+        (10**6, 2**31, "strided", 2),
+        (10**6, 0, "rows", 1),
     ],
 )
-def test_splits_fill_the_device(n_out: int, n_red: int, rows: bool, count: int) -> None:
-    assert splits(n_out, n_red, rows=rows, policy=H200).count == count
+def test_splits_fill_the_device(n_out: int, n_red: int, layout: Layout, count: int) -> None:
+    assert splits(n_out, n_red, layout=layout, policy=H200).count == count
+
+
+def test_tiles_of_columns_end_with_their_run() -> None:
+    """100 runs of 130 outputs are 300 tiles of 64, not 204."""
+    found = splits(13000, 8192, layout="cols", policy=SplitPolicy(processors=150), n_inner=130)
+    assert found.count == 4
+
+
+@pytest.mark.parametrize(("dtype", "aligned"), [("float32", True), ("float32", False), ("uint16", True)])
+def test_columns_want_an_aligned_address_and_a_common_dtype(dtype: str, aligned: bool) -> None:
+    types = resolve(ARGMAX, dtype, dtype)
+    plan = make_plan(ARGMAX, types, (3, 50, 80), (4000, 80, 1), (1,), False, H200, aligned)
+    if dtype == "float32" and aligned:
+        assert (plan.kernel, plan.scalars) == ("argreduce_cols", (240, 50, 80, 4000, 80, 1, 64))
+        assert plan.grid(64) == (6, 1)
+    else:
+        assert plan.kernel == "argreduce_strided"
+        assert plan.grid(64) == (4, 1)
 
 
 def test_an_output_that_no_grid_can_hold_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^found 281474976710656 elements for one output, wanted at most"):
-        splits(1, 2**48, rows=True, policy=H200)
+        splits(1, 2**48, layout="rows", policy=H200)

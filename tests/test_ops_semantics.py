@@ -338,6 +338,30 @@ def test_a_captured_graph_owns_its_counters(reference: ReferenceBackend) -> None
     assert workspace.counters(torch.device("cpu"), None, 3).numel() == 3
 
 
+def test_a_captured_graph_zeroes_its_counters_once(reference: ReferenceBackend) -> None:
+    """One buffer a stream of a capture, whatever else ran; another capture has its own."""
+    device = torch.device("cpu")
+    first = workspace.counters(device, workspace.Capture(7, 1), 1)
+    assert workspace.counters(device, workspace.Capture(7, 1), 1000) is first
+    beside = workspace.counters(device, workspace.Capture(8, 1), 1)
+    assert beside is not first
+    assert workspace.counters(device, workspace.Capture(7, 1), 1) is first
+    grown = workspace.counters(device, workspace.Capture(7, 1), first.numel() + 1)
+    assert grown is not first
+    assert workspace.counters(device, workspace.Capture(7, 1), 1) is grown
+    assert workspace.counters(device, workspace.Capture(7, 2), 1) is not grown
+    eager = workspace.counters(device, 7, 1)
+    assert eager is not workspace.counters(device, workspace.Capture(7, 2), 1)
+
+
+def test_wide_columns(reference: ReferenceBackend) -> None:
+    reference.split = SplitPolicy(processors=64, min_split=64, columns=8)
+    x = op_inputs.make((3, 1000, 64), "int32")
+    assert torch.equal(ours("sum")(x, 1), x.sum(1))
+    assert torch.equal(ours("argmax")(x, 1), x.argmax(1))
+    assert all(name.endswith("_cols") and grid == (48, 16) for name, grid, _ in reference.launches)
+
+
 def test_split_columns(reference: ReferenceBackend) -> None:
     reference.split = SplitPolicy(processors=64, min_split=64, columns=8)
     x = op_inputs.make((1000, 12), "int32")

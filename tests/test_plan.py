@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernelfolder import SCALE_PY, SCALE_YAML, scale_folder, write
 
-from aot.build.coverage import holes
+from aot.build.coverage import plan_holes
 from aot.build.plan import Plan, make_plan
 from aot.build.specfile import load_specs
 from aot.errors import SpecError, UsageError
@@ -126,7 +126,7 @@ def test_a_value_that_a_combination_lacks_is_a_fault_of_the_spec(tmp_path: Path)
 def test_holes_are_named(tmp_path: Path) -> None:
     """An aligned-only pointer, a claimed integer and a bounded bucket each leave a hole."""
     scale_folder(tmp_path)
-    assert not [h for k in plan_of(tmp_path).kernels for h in holes(k)]
+    assert not list(plan_holes(plan_of(tmp_path).kernels))
     cases = {
         "align: [16, 1]": ("align: 16", "x_ptr at an address that is no multiple of 16"),
         "n: {int: int32}": ("n: {int: int32, specialize: [1, 16]}", "n other than 1"),
@@ -134,9 +134,21 @@ def test_holes_are_named(tmp_path: Path) -> None:
     }
     for old, (new, what) in cases.items():
         write(tmp_path, scale_yaml=SCALE_YAML.replace(old, new))
-        found = [h for k in plan_of(tmp_path).kernels for h in holes(k)]
+        found = list(plan_holes(plan_of(tmp_path).kernels))
         assert found, new
         assert all(what in h.what for h in found), found
+
+
+def test_a_fast_class_leaves_the_rest_to_its_general_kernel(tmp_path: Path) -> None:
+    """What one kernel does not take is no hole where the kernel it names serves that op and dtype."""
+    fast = SCALE_YAML.replace("kernel: scale", "kernel: fast\ngeneral: scale").replace("[16, 1]", "16")
+    slow = SCALE_YAML.replace("[float32, float64]", "[float32]")
+    write(tmp_path, scale_py=SCALE_PY, fast_yaml=fast, scale_yaml=slow)
+    assert [(h.kernel, h.dtype) for h in plan_holes(plan_of(tmp_path).kernels)] == [("fast", "float64")]
+    write(tmp_path, fast_yaml=fast.replace("general: scale", "general: scales"))
+    wanted = r"fast.yaml:4:10: found the general kernel 'scales', wanted one of fast, scale; did you mean"
+    with pytest.raises(SpecError, match=wanted):
+        plan_of(tmp_path)
 
 
 def test_an_excluded_bucket_is_a_hole(tmp_path: Path) -> None:
@@ -146,7 +158,7 @@ def test_an_excluded_bucket_is_a_hole(tmp_path: Path) -> None:
     )
     yaml += 'exclude: [{dtype: float64, n: any, why: "spills"}]\n'
     write(tmp_path, scale_py=SCALE_PY, scale_yaml=yaml)
-    found = [str(h) for k in plan_of(tmp_path).kernels for h in holes(k)]
+    found = list(map(str, plan_holes(plan_of(tmp_path).kernels)))
     assert found == ["scale float64 on sm_90a: no variant for n over 64"]
 
 
@@ -178,7 +190,7 @@ def test_a_spec_without_holes_takes_every_input(
         "n: {int: int32}", f"n: {{int: int32, specialize: [{', '.join(claims)}]}}"
     )
     plan = plan_of(write(folder, scale_py=SCALE_PY, scale_yaml=yaml))
-    if [h for k in plan.kernels for h in holes(k)]:
+    if list(plan_holes(plan.kernels)):
         return
 
     def takes(args: tuple[object, ...], limits: tuple[int, ...]) -> bool:

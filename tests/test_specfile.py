@@ -282,7 +282,7 @@ def listed_dtypes() -> str:
     return ", ".join(DTYPES)
 
 
-KEYS = "spec_version, kernel, source, axes, params, launch, targets, exclude, include"
+KEYS = "spec_version, kernel, source, axes, params, launch, general, targets, exclude, include"
 PARAM_LIST = "x_ptr, y_ptr, n, stride, eps, BLOCK, OP"
 
 

@@ -172,7 +172,7 @@ def test_no_bytes_make_reading_fail(data: bytes) -> None:
           'quote it ("off")']),
         ({"rules": "on: build"},
          ["15:1: found the key on, which YAML 1.1 reads as true, wanted spec_version, kernel, source, axes, "
-          "params, launch, targets, exclude, include"]),
+          "params, launch, general, targets, exclude, include"]),
         ({"launch": "launch: {fp_fusion: on}"},
          ["13:21: found on, which YAML 1.1 reads as true, wanted true or false"]),
         ({"launch": "launch: {fp_fusion: True}"},

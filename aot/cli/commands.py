@@ -77,11 +77,11 @@ def plan(
 
     Example: aot plan kernel_specs/reductions --target sm_90a --filter op=sum
     """
-    from aot.build.coverage import holes
+    from aot.build.coverage import plan_holes
     from aot.build.plan import BYTES_PER_JOB, SECONDS_PER_JOB, dtype_of, op_of
 
     made = _make_plan(spec, targets, filters)
-    found = [hole for kernel in made.kernels for hole in holes(kernel)]
+    found = list(plan_holes(made.kernels))
     counts = Counter((op_of(v.variant), dtype_of(v.variant)) for v in made.variants)
     by_target = Counter(v.variant.target for v in made.variants)
     jobs = len(made.jobs)

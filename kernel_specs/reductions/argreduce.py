@@ -64,7 +64,7 @@ def pick_tile(value, index, AXIS: tl.constexpr, OP: tl.constexpr):
 def merge_partials(value_ptr, index_ptr, out, mask, n_out, n_splits, OUT: tl.constexpr, OP: tl.constexpr):
     """Pick the best of every split's partial result, [n_splits, n_out]."""
     ACC: tl.constexpr = value_ptr.dtype.element_ty
-    WIDTH: tl.constexpr = merge_width(OUT)
+    WIDTH: tl.constexpr = merge_width(OUT, True)
     neutral = tl.full([WIDTH, OUT], identity_of(OP, ACC), ACC)
     beyond = tl.full([WIDTH, OUT], 2**63 - 1, tl.int64)
     value = neutral
@@ -93,6 +93,7 @@ def settle(
     partial_index_ptr,
     counter_ptr,
     out,
+    mask,
     n_out,
     n_splits,
     OUT: tl.constexpr,
@@ -100,11 +101,11 @@ def settle(
 ):
     """Return the index for each output of ``out``, and whether this program is to write them.
 
+    ``mask`` says which of ``out`` there are.
     With several splits only the one that arrives last is. Ordering is that of ``reduce.finish``.
     """
     last = n_splits == 1
     if n_splits != 1:
-        mask = out < n_out
         at = tl.program_id(1).to(tl.int64) * n_out + out
         tl.store(partial_value_ptr + at, value, mask=mask)
         tl.store(partial_index_ptr + at, index, mask=mask)
@@ -117,6 +118,16 @@ def settle(
             )
             tl.store(counter_ptr + tl.program_id(0), 0)
     return index, last
+
+
+@triton.jit
+def step_on(best, step, raw, valid, i, OP: tl.constexpr, DTYPE: tl.constexpr):
+    """Let the tile ``raw``, as loaded, compete where ``valid``: its lanes' step is ``i``."""
+    ACC: tl.constexpr = best.dtype
+    value = widen(raw, ACC, DTYPE)
+    value = tl.where(valid, value, tl.full(best.shape, identity_of(OP, ACC), ACC))
+    take = better(value, best, OP)
+    return tl.where(take, value, best), tl.where(take, i, step)
 
 
 @triton.jit
@@ -137,50 +148,121 @@ def argreduce_rows(
     DTYPE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
+    VECTOR: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):
     """index[row] = where OP over col of x[row * row_stride + col] is; value[row] = that element.
 
-    Grid: (cdiv(n_rows, BLOCK_ROWS), n_splits). ``split_cols``, below 2**31, is how many columns a
-    split takes. ``value_ptr`` is written only where ``write_values`` is not 0.
+    Grid: (cdiv(n_rows, BLOCK_ROWS), n_splits). ``split_cols``, at most 2**23, is how many columns
+    a split takes. ``value_ptr`` is written only where ``write_values`` is not 0. Tails are read as
+    in ``reduce_rows``.
     """
     ACC: tl.constexpr = partial_value_ptr.dtype.element_ty
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     start = tl.program_id(1).to(tl.int64) * split_cols
     length = tl.maximum(tl.minimum(split_cols, n_cols - start), 0).to(tl.int32)
     row = x_ptr + tl.minimum(rows, n_rows - 1) * row_stride
-    cols = tl.arange(0, BLOCK_COLS)
-    at = (row + start)[:, None] + cols[None, :]
+    cols = tl.arange(0, BLOCK_COLS)[None, :]
+    at = (row + start)[:, None] + cols
 
     # A lane starts with the worst value at its own first column. If the lane is real, no element
     # of it is worse; if it is padding, it loses the tie, because its column is higher than any.
-    neutral = tl.full([BLOCK_ROWS, BLOCK_COLS], identity_of(OP, ACC), ACC)
-    best = neutral
+    best = tl.full([BLOCK_ROWS, BLOCK_COLS], identity_of(OP, ACC), ACC)
     step = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.int32)
     n_full = length // BLOCK_COLS
-    for i in range(n_full):
+    for i in tl.range(0, n_full, loop_unroll_factor=UNROLL):
         value = widen(tl.load(at), ACC, DTYPE)
         take = better(value, best, OP)
         best = tl.where(take, value, best)
         step = tl.where(take, i, step)
         at += BLOCK_COLS
     rest = length - n_full * BLOCK_COLS
-    if rest > 0:
-        valid = (cols < rest)[None, :]
-        value = tl.where(valid, widen(tl.load(at, mask=valid), ACC, DTYPE), neutral)
-        take = better(value, best, OP)
-        best = tl.where(take, value, best)
-        step = tl.where(take, n_full, step)
+    whole = rest // VECTOR * VECTOR
+    if whole > 0:
+        valid = cols < whole
+        best, step = step_on(best, step, tl.load(at, mask=valid), valid, n_full, OP, DTYPE)
+    if VECTOR > 1:
+        if whole < rest:
+            valid = (cols >= whole) & (cols < rest)
+            best, step = step_on(best, step, tl.load(at, mask=valid), valid, n_full, OP, DTYPE)
 
-    value, local = pick_tile(best, step * BLOCK_COLS + cols[None, :], 1, OP)
+    mask = rows < n_rows
+    value, local = pick_tile(best, step * BLOCK_COLS + cols, 1, OP)
     index, last = settle(
         value, start + local, partial_value_ptr, partial_index_ptr, counter_ptr,
-        rows, n_rows, n_splits, BLOCK_ROWS, OP,
+        rows, mask, n_rows, n_splits, BLOCK_ROWS, OP,
     )  # fmt: skip
     if last:
-        mask = rows < n_rows
         tl.store(index_ptr + rows, index, mask=mask)
         if write_values != 0:
             tl.store(value_ptr + rows, tl.load(row + index, mask=mask & (index < n_cols)), mask=mask)
+
+
+@triton.jit
+def argreduce_cols(
+    x_ptr,
+    value_ptr,
+    index_ptr,
+    partial_value_ptr,
+    partial_index_ptr,
+    counter_ptr,
+    n_out,
+    n_red,
+    n_inner,
+    outer_stride,
+    red_stride,
+    n_splits,
+    split_red,
+    write_values,
+    OP: tl.constexpr,
+    DTYPE: tl.constexpr,
+    BLOCK_OUT: tl.constexpr,
+    BLOCK_RED: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """index[i, j] = where OP over r of x[i * outer_stride + r * red_stride + j] is.
+
+    Extents and grid are those of ``reduce.reduce_cols``; ``value_ptr`` is as in ``argreduce_rows``.
+    """
+    ACC: tl.constexpr = partial_value_ptr.dtype.element_ty
+    # The grid has fewer than 2**31 programs: a short division.
+    tiles = tl.cdiv(n_inner, BLOCK_OUT).to(tl.int32)
+    outer = (tl.program_id(0) // tiles).to(tl.int64)
+    begin = (tl.program_id(0) - outer * tiles) * BLOCK_OUT
+    first = tl.multiple_of(tl.minimum(begin, n_inner - BLOCK_OUT), 16)
+    inner = first + tl.arange(0, BLOCK_OUT)
+    own = inner >= begin
+    start = tl.program_id(1).to(tl.int64) * split_red
+    length = tl.maximum(tl.minimum(split_red, n_red - start), 0).to(tl.int32)
+    reds = tl.arange(0, BLOCK_RED)
+    kept = x_ptr + outer * outer_stride
+    at = (kept + start * red_stride) + (reds * red_stride)[:, None] + inner[None, :]
+
+    best = tl.full([BLOCK_RED, BLOCK_OUT], identity_of(OP, ACC), ACC)
+    step = tl.zeros([BLOCK_RED, BLOCK_OUT], tl.int32)
+    n_full = length // BLOCK_RED
+    for i in tl.range(0, n_full, loop_unroll_factor=UNROLL):
+        value = widen(tl.load(at), ACC, DTYPE)
+        take = better(value, best, OP)
+        best = tl.where(take, value, best)
+        step = tl.where(take, i, step)
+        at += BLOCK_RED * red_stride
+    rest = length - n_full * BLOCK_RED
+    if rest > 0:
+        valid = (reds < rest)[:, None]
+        best, step = step_on(best, step, tl.load(at, mask=valid), valid, n_full, OP, DTYPE)
+
+    value, local = pick_tile(best, step * BLOCK_RED + reds[:, None], 0, OP)
+    out = outer * n_inner + inner
+    index, last = settle(
+        value, start + local, partial_value_ptr, partial_index_ptr, counter_ptr,
+        out, own, n_out, n_splits, BLOCK_OUT, OP,
+    )  # fmt: skip
+    if last:
+        tl.store(index_ptr + out, index, mask=own)
+        if write_values != 0:
+            found = tl.load(kept + index * red_stride + inner, mask=own & (index < n_red))
+            tl.store(value_ptr + out, found, mask=own)
 
 
 @triton.jit
@@ -237,13 +319,13 @@ def argreduce_strided(
         best = tl.where(take, value, best)
         step = tl.where(take, i, step)
 
+    mask = outs < n_out
     value, local = pick_tile(best, step * BLOCK_RED + lanes[:, None], 0, OP)
     index, last = settle(
         value, start + local, partial_value_ptr, partial_index_ptr, counter_ptr,
-        outs, n_out, n_splits, BLOCK_OUT, OP,
+        outs, mask, n_out, n_splits, BLOCK_OUT, OP,
     )  # fmt: skip
     if last:
-        mask = outs < n_out
         tl.store(index_ptr + outs, index, mask=mask)
         if write_values != 0:
             at = kept + strided_offset(index, n_red, r1, r2, rs0, rs1, rs2)

@@ -42,6 +42,13 @@ def identity_of(op, acc):
     return -(2 ** (bits - 1)) if lowest else 2 ** (bits - 1) - 1
 
 
+@triton.constexpr_function
+def lane_type(op, dtype, acc):
+    """The type that a program accumulates in, at most 2**23 elements: less costly than ``acc``
+    where that many bytes cannot overflow it."""
+    return tl.int32 if op == "sum" and dtype in ("int8", "uint8", "bool") else acc
+
+
 @triton.jit
 def widen(raw, ACC: tl.constexpr, DTYPE: tl.constexpr):
     """Return the values of ``raw``, a tensor as loaded, in the type ``ACC``."""
@@ -110,9 +117,12 @@ def strided_offset(index, extent, n1, n2, s0, s1, s2):
 
 
 @triton.constexpr_function
-def merge_width(outputs):
-    """How many splits of a tile of ``outputs`` results are merged side by side."""
-    return max(8, 256 // outputs)
+def merge_width(outputs, paired):
+    """How many splits of a tile of ``outputs`` results are merged side by side.
+
+    Few, half as many where each is a pair, lest the merge take the registers that loads need.
+    """
+    return max(1, (256 if paired else 512) // outputs)
 
 
 @triton.jit

@@ -15,7 +15,9 @@ from typing import Any, Protocol
 import torch
 
 from aot.loader import discovery
+from aot.loader.driver import get_driver
 from aot.loader.ops.splits import SplitPolicy
+from aot.loader.ops.workspace import Capture
 
 Grid = Callable[[Mapping[str, Any]], tuple[int, ...]]
 
@@ -47,7 +49,7 @@ class Backend(Protocol):
         ...
 
     def stream(self, device: torch.device) -> Hashable | None:
-        """What launches on ``device`` are ordered by now, or None while a graph is captured."""
+        """What launches on ``device`` are ordered by now, a ``Capture`` while a graph is captured."""
         ...
 
 
@@ -64,9 +66,10 @@ class CudaBackend:
 
     def stream(self, device: torch.device) -> Hashable | None:
         with torch.cuda.device(device):
+            stream = int(torch.cuda.current_stream().cuda_stream)
             if torch.cuda.is_current_stream_capturing():
-                return None
-            return int(torch.cuda.current_stream().cuda_stream)
+                return Capture(stream, get_driver().capture_id(stream))
+            return stream
 
 
 @lru_cache(maxsize=64)

@@ -79,6 +79,6 @@ def _split_buffers(
 
 def _launch(plan: LaunchPlan, backend: Backend, args: tuple[Any, ...], **constexprs: str) -> None:
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
-        return (-(-plan.n_out // int(meta[plan.block])), plan.n_splits)
+        return plan.grid(int(meta[plan.block]))
 
     backend.kernel(plan.kernel)[grid](*args, OP=plan.types.code, DTYPE=plan.types.dtype, **constexprs)

@@ -6,6 +6,10 @@ evenly in memory become one. What is left decides the layout:
 
 ``rows``
     at most one kept dimension, and reduced elements that lie next to each other;
+``cols``
+    a kept dimension whose elements lie next to each other, at most one more around it, and one
+    reduced dimension; every stride a multiple of 16 elements, as the kernels' wide loads want it,
+    and the inner dimension long enough to keep them busy. ``strided`` serves it as well;
 ``strided``
     at most three kept and three reduced dimensions with any strides;
 ``copy``
@@ -20,12 +24,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Layout = Literal["rows", "strided", "copy"]
+Layout = Literal["rows", "cols", "strided", "copy"]
 Dim = tuple[int, int]
 """The size of a dimension and its stride, both in elements."""
 
 # How many kept, and how many reduced, dimensions the strided kernels walk.
 MAX_DIMS = 3
+
+# What strides and the inner size of the ``cols`` kernels are multiples of, and the least inner size.
+COLS_MULTIPLE = 16
+COLS_INNER = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,11 @@ class Reduction:
     def row_stride(self) -> int:
         """Elements from one row to the next in the ``rows`` layout; 0 where there is one row."""
         return self.kept[0][1] if self.kept else 0
+
+    @property
+    def cols_scalars(self) -> tuple[int, int, int]:
+        """``n_inner, outer_stride, red_stride`` of the cols kernels."""
+        return self.kept[-1][0], self.kept[0][1] if len(self.kept) > 1 else 0, self.reduced[0][1]
 
     @property
     def strided_scalars(self) -> tuple[int, ...]:
@@ -102,12 +115,27 @@ def reduction(
     layout: Layout
     if len(kept) <= 1 and (not merged or (len(merged) == 1 and merged[0][1] == 1)):
         layout = "rows"
+    elif _is_cols(kept, merged):
+        layout = "cols"
     elif len(kept) <= MAX_DIMS and len(merged) <= MAX_DIMS:
         layout = "strided"
     else:
         layout = "copy"
     return Reduction(
         layout=layout, n_out=n_out, n_red=n_red, kept=kept, reduced=merged, permutation=permutation
+    )
+
+
+def _is_cols(kept: tuple[Dim, ...], reduced: tuple[Dim, ...]) -> bool:
+    if len(reduced) != 1 or not 1 <= len(kept) <= 2:
+        return False
+    (n_inner, inner_stride), (_, red_stride) = kept[-1], reduced[0]
+    outer_stride = kept[0][1] if len(kept) > 1 else 0
+    return (
+        inner_stride == 1
+        and red_stride != 0
+        and n_inner >= COLS_INNER
+        and n_inner % COLS_MULTIPLE == red_stride % COLS_MULTIPLE == outer_stride % COLS_MULTIPLE == 0
     )
 
 

@@ -10,9 +10,21 @@ from functools import lru_cache
 from itertools import accumulate
 from operator import mul
 
+from aot.dtypes import DTYPES
 from aot.loader.ops.geometry import Reduction, reduction
 from aot.loader.ops.splits import SplitPolicy, splits
 from aot.loader.ops.table import Op, Types, accumulator
+
+# The dtypes that the cols kernels are built for; the strided ones serve the others.
+COLS_DTYPES = frozenset(DTYPES) - {
+    "uint16",
+    "uint32",
+    "uint64",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "complex32",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +37,7 @@ class LaunchPlan:
     pointers, splits included. ``divisor`` follows them in the value kernels. ``shape`` is
     that of the result, which is contiguous. ``n_splits`` programs share an output and
     ``accumulator`` is the dtype of their partial results. ``block`` names the constexpr
-    that says how many outputs a program holds.
+    that says how many outputs a program holds, all of one run of ``n_inner`` outputs.
     """
 
     kernel: str
@@ -35,6 +47,7 @@ class LaunchPlan:
     divisor: float
     shape: tuple[int, ...]
     n_out: int
+    n_inner: int
     n_splits: int
     accumulator: str
     block: str
@@ -43,6 +56,10 @@ class LaunchPlan:
     def by_index(self) -> bool:
         """Whether the kernel finds positions (argmax, argmin) beside values."""
         return self.kernel.startswith("arg")
+
+    def grid(self, block: int) -> tuple[int, int]:
+        """The grid of programs that hold ``block`` outputs each."""
+        return self.n_out // self.n_inner * -(-self.n_inner // block), self.n_splits
 
 
 @lru_cache(maxsize=4096)
@@ -54,18 +71,28 @@ def make_plan(
     dims: tuple[int, ...],
     keepdim: bool,
     policy: SplitPolicy,
+    aligned: bool = False,
 ) -> LaunchPlan:
-    """Plan ``op`` over ``dims`` of a tensor; dims are in range, sorted and differ."""
+    """Plan ``op`` over ``dims`` of a tensor; dims are in range, sorted and differ.
+
+    ``aligned``: the tensor's first element lies on a 16-byte boundary.
+    """
     loops = reduction(shape, strides, dims, ordered=op.family == "index")
     permutation = None
     if loops.layout == "copy":
         permutation = loops.permutation
         loops = _of_contiguous(loops, shape, len(dims))
-    rows = loops.layout == "rows"
-    split = splits(loops.n_out, loops.n_red, rows=rows, policy=policy)
+    layout = loops.layout
+    if layout == "cols" and not (aligned and types.dtype in COLS_DTYPES):
+        layout = "strided"
+    n_inner = loops.kept[-1][0] if layout == "cols" else loops.n_out
+    split = splits(loops.n_out, loops.n_red, layout=layout, policy=policy, n_inner=n_inner)
     scalars: tuple[int, ...] = (loops.n_out, loops.n_red)
-    scalars += (loops.row_stride,) if rows else loops.strided_scalars
-    kernel = ("argreduce" if op.family == "index" else "reduce") + ("_rows" if rows else "_strided")
+    if layout == "rows":
+        scalars += (loops.row_stride,)
+    else:
+        scalars += loops.cols_scalars if layout == "cols" else loops.strided_scalars
+    kernel = f"{'argreduce' if op.family == 'index' else 'reduce'}_{layout}"
     reduced = frozenset(dims)
     return LaunchPlan(
         kernel=kernel,
@@ -77,9 +104,10 @@ def make_plan(
             1 if d in reduced else size for d, size in enumerate(shape) if keepdim or d not in reduced
         ),
         n_out=loops.n_out,
+        n_inner=n_inner,
         n_splits=split.count,
         accumulator=accumulator(types.code, types.dtype),
-        block="BLOCK_ROWS" if rows else "BLOCK_OUT",
+        block="BLOCK_ROWS" if layout == "rows" else "BLOCK_OUT",
     )
 
 

@@ -247,7 +247,8 @@ def _plan(
     served: backend.Backend,
 ) -> LaunchPlan:
     shape, strides = tuple(source.shape), source.stride()
-    return make_plan(op, types, shape, strides, dims, keepdim, served.policy(source.device))
+    aligned = source.data_ptr() % 16 == 0
+    return make_plan(op, types, shape, strides, dims, keepdim, served.policy(source.device), aligned)
 
 
 def _result_name(op: Op, name: str, requested: torch.dtype | None, out: torch.Tensor | None) -> str:

@@ -74,28 +74,42 @@ def untouched(tensor: torch.Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Outputs and reduced elements of a tile, and how the reduced extent is split."""
+    """Outputs and reduced elements of a tile, and how the reduced extent is split and walked."""
 
     out: int = 4
     red: int = 8
     n_splits: int = 1
     split: int = 64
+    vector: int = 1
+    unroll: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """Which kernel serves a call, and its extents: outputs, reduced elements, strides."""
+    """Which kernel serves a call, and its extents: outputs, reduced elements, strides.
+
+    The outputs of a tile lie in one run of ``n_inner``.
+    """
 
     kind: str
     n_out: int
     n_red: int
     strides: tuple[int, ...]
+    n_inner: int = 0
 
     @classmethod
     def rows(cls, x: torch.Tensor) -> Geometry:
         assert x.dim() == 2
         assert x.stride(1) == 1 or x.size(1) <= 1
         return cls(kind="rows", n_out=x.size(0), n_red=x.size(1), strides=(x.stride(0),))
+
+    @classmethod
+    def cols(cls, x: torch.Tensor) -> Geometry:
+        """Of a tensor [outer, reduced, inner]."""
+        outer, n_red, n_inner = x.shape
+        assert x.stride(2) == 1
+        strides = (n_inner, x.stride(0), x.stride(1))
+        return cls(kind="cols", n_out=outer * n_inner, n_red=n_red, strides=strides, n_inner=n_inner)
 
     @classmethod
     def strided(cls, x: torch.Tensor, dims: Sequence[int]) -> Geometry:
@@ -108,7 +122,8 @@ class Geometry:
         return cls(kind="strided", n_out=n_out, n_red=n_red, strides=tuple(strides))
 
     def grid(self, tiles: Tiles) -> tuple[int, int]:
-        return -(-self.n_out // tiles.out), tiles.n_splits
+        run = self.n_inner or self.n_out
+        return self.n_out // run * -(-run // tiles.out), tiles.n_splits
 
     def arguments(self, tiles: Tiles) -> tuple[int, ...]:
         split = self.n_red if tiles.n_splits == 1 else tiles.split
@@ -116,8 +131,15 @@ class Geometry:
         return (self.n_out, self.n_red, *self.strides, tiles.n_splits, split)
 
     def blocks(self, tiles: Tiles) -> dict[str, int]:
-        names = ("BLOCK_ROWS", "BLOCK_COLS") if self.kind == "rows" else ("BLOCK_OUT", "BLOCK_RED")
-        return dict(zip(names, (tiles.out, tiles.red), strict=True))
+        if self.kind == "rows":
+            return {
+                "BLOCK_ROWS": tiles.out,
+                "BLOCK_COLS": tiles.red,
+                "VECTOR": tiles.vector,
+                "UNROLL": tiles.unroll,
+            }
+        unroll = {"UNROLL": tiles.unroll} if self.kind == "cols" else {}
+        return {"BLOCK_OUT": tiles.out, "BLOCK_RED": tiles.red, **unroll}
 
 
 def check(tiles: Tiles, counters: torch.Tensor, workspaces: Sequence[torch.Tensor]) -> None:

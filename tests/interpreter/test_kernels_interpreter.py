@@ -35,6 +35,14 @@ ROWS = {
     "one full tile": ((1, 16), Tiles(out=1, red=16)),
     "split": ((3, 200), Tiles(out=2, red=16, n_splits=4, split=64)),
     "an empty split": ((1, 64), Tiles(out=1, red=16, n_splits=3, split=64)),
+    "a thread a row": ((6, 5), Tiles(out=4, red=1, unroll=4)),
+    "a tail of vectors and more": ((2, 57), Tiles(out=1, red=32, vector=8, unroll=2)),
+    "less than a vector": ((2, 5), Tiles(out=1, red=32, vector=8)),
+}
+COLS = {
+    "whole": Tiles(out=8, red=8, unroll=2),
+    "a thread a column": Tiles(out=8, red=1, unroll=4),
+    "split": Tiles(out=8, red=4, n_splits=3, split=8),
 }
 STRIDED = {
     "whole": Tiles(out=8, red=8),
@@ -81,6 +89,24 @@ def test_strided(case: tuple[str, str, str], layout: str) -> None:
     assert same_bits(found, wanted), (found, wanted)
 
 
+def columns(op: str, dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A tensor [2, 20, 12] with gaps between its rows, and the same elements as 24 rows of 20."""
+    rows = sample(op, dtype, (24, 20))
+    wide = torch.zeros(3, 20, 15, dtype=rows.dtype)
+    wide[1:, :, :12] = rows.view(2, 12, 20).transpose(1, 2)
+    return wide[1:, :, :12], rows
+
+
+@pytest.mark.parametrize("layout", COLS)
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_cols(case: tuple[str, str, str], layout: str) -> None:
+    """Inner and outer kept dims around the reduced one; tiles past the inner end, and tails."""
+    op, dtype, out = case
+    x, rows = columns(op, dtype)
+    found = run_reduce(op, x, Geometry.cols(x), out, tiles=COLS[layout])
+    assert same_bits(found, expected(op, rows, out)), (found, expected(op, rows, out))
+
+
 @pytest.mark.parametrize("layout", ROWS)
 @pytest.mark.parametrize("case", ARG_CASES, ids=label)
 def test_arg_rows(case: tuple[str, str], layout: str) -> None:
@@ -105,3 +131,25 @@ def test_arg_strided(case: tuple[str, str], layout: str) -> None:
     wanted = expected_arg(op, rows)
     assert torch.equal(indices, wanted)
     assert same_bits(values, element_at(rows, wanted))
+
+
+@pytest.mark.parametrize("layout", COLS)
+@pytest.mark.parametrize("case", ARG_CASES, ids=label)
+def test_arg_cols(case: tuple[str, str], layout: str) -> None:
+    op, dtype = case
+    x, rows = columns(op, dtype)
+    values, indices = run_arg(op, x, Geometry.cols(x), tiles=COLS[layout])
+    wanted = expected_arg(op, rows)
+    assert torch.equal(indices, wanted)
+    assert same_bits(values, element_at(rows, wanted))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("int8", -128), ("uint8", 255), ("bool", True)])
+def test_sums_of_bytes_are_exact(dtype: str, value: int) -> None:
+    """Lanes of 32 bits hold them: the worst values, in rows and in columns."""
+    x = torch.full((2, 3000), value, dtype=getattr(torch, dtype))
+    found = run_reduce("sum", x, Geometry.rows(x), "int64", tiles=Tiles(out=1, red=64, vector=16, unroll=2))
+    assert found.tolist() == [3000 * int(value)] * 2
+    tall = torch.full((1, 500, 16), value, dtype=getattr(torch, dtype))
+    found = run_reduce("sum", tall, Geometry.cols(tall), "int64", tiles=Tiles(out=16, red=8, unroll=2))
+    assert found.tolist() == [500 * int(value)] * 16

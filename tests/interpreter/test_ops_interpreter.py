@@ -22,13 +22,20 @@ pytestmark = [pytest.mark.interpreter, pytest.mark.filterwarnings("ignore:Comple
 
 # Tiles so small that small inputs take several of them, and wide ones for calls with many outputs,
 # because the interpreter's time goes to programs.
-SMALL = {"BLOCK_ROWS": 4, "BLOCK_COLS": 32, "BLOCK_OUT": 8, "BLOCK_RED": 16}
-WIDE = {"BLOCK_ROWS": 64, "BLOCK_COLS": 32, "BLOCK_OUT": 64, "BLOCK_RED": 16}
+SMALL = {"BLOCK_ROWS": 4, "BLOCK_COLS": 32, "BLOCK_OUT": 8, "BLOCK_RED": 16, "VECTOR": 16, "UNROLL": 2}
+WIDE = {"BLOCK_ROWS": 64, "BLOCK_COLS": 32, "BLOCK_OUT": 64, "BLOCK_RED": 16, "VECTOR": 1, "UNROLL": 1}
+NAMES = {
+    "rows": ("BLOCK_ROWS", "BLOCK_COLS", "VECTOR", "UNROLL"),
+    "cols": ("BLOCK_OUT", "BLOCK_RED", "UNROLL"),
+    "strided": ("BLOCK_OUT", "BLOCK_RED"),
+}
 MANY_PROGRAMS = 4
 KERNELS = {
     "reduce_rows": reduce.reduce_rows,
+    "reduce_cols": reduce.reduce_cols,
     "reduce_strided": reduce.reduce_strided,
     "argreduce_rows": argreduce.argreduce_rows,
+    "argreduce_cols": argreduce.argreduce_cols,
     "argreduce_strided": argreduce.argreduce_strided,
 }
 
@@ -60,7 +67,7 @@ class _Kernel:
     name: str
 
     def __getitem__(self, grid: Callable[[Mapping[str, Any]], tuple[int, ...]]) -> Callable[..., None]:
-        names = ("BLOCK_ROWS", "BLOCK_COLS") if self.name.endswith("rows") else ("BLOCK_OUT", "BLOCK_RED")
+        names = NAMES[self.name.split("_")[1]]
 
         def call(*args: Any, **constexprs: str) -> None:
             tiles = self.backend.tiles or SMALL
@@ -266,7 +273,7 @@ def test_out_is_written_where_it_lies() -> None:
 
 def test_an_extent_above_tritons_largest_tensor(backend: InterpreterBackend) -> None:
     """Field case A17: more elements than a tensor of Triton may have, in few steps of a loop."""
-    backend.tiles = {"BLOCK_ROWS": 1, "BLOCK_COLS": 2048}
+    backend.tiles = {"BLOCK_ROWS": 1, "BLOCK_COLS": 2048, "VECTOR": 16, "UNROLL": 4}
     backend.split = SplitPolicy(processors=1, programs=1)
     for n in (1048575, 1048577):
         x = torch.zeros(1, n, dtype=torch.int8)
