@@ -236,21 +236,22 @@ def argreduce_cols(
     length = tl.maximum(tl.minimum(split_red, n_red - start), 0).to(tl.int32)
     reds = tl.arange(0, BLOCK_RED)
     kept = x_ptr + outer * outer_stride
-    at = (kept + start * red_stride) + (reds * red_stride)[:, None] + inner[None, :]
+    base = kept + start * red_stride
+    offsets = (reds * red_stride)[:, None] + inner[None, :]
 
     best = tl.full([BLOCK_RED, BLOCK_OUT], identity_of(OP, ACC), ACC)
     step = tl.zeros([BLOCK_RED, BLOCK_OUT], tl.int32)
     n_full = length // BLOCK_RED
     for i in tl.range(0, n_full, loop_unroll_factor=UNROLL):
-        value = widen(tl.load(at), ACC, DTYPE)
+        value = widen(tl.load(base + offsets), ACC, DTYPE)
         take = better(value, best, OP)
         best = tl.where(take, value, best)
         step = tl.where(take, i, step)
-        at += BLOCK_RED * red_stride
+        base += BLOCK_RED * red_stride
     rest = length - n_full * BLOCK_RED
     if rest > 0:
         valid = (reds < rest)[:, None]
-        best, step = step_on(best, step, tl.load(at, mask=valid), valid, n_full, OP, DTYPE)
+        best, step = step_on(best, step, tl.load(base + offsets, mask=valid), valid, n_full, OP, DTYPE)
 
     value, local = pick_tile(best, step * BLOCK_RED + reds[:, None], 0, OP)
     out = outer * n_inner + inner

@@ -266,7 +266,8 @@ def reduce_cols(
     lanes = first * LANES + tl.arange(0, BLOCK_OUT * LANES)
     reds = tl.arange(0, BLOCK_RED)
     base = x_ptr + (outer * outer_stride + start * red_stride) * LANES
-    at = base + (reds * red_stride * LANES)[:, None] + lanes[None, :]
+    # One pointer for all lanes moves: with a pointer a lane, fewer loads are under way at a time.
+    offsets = (reds * red_stride * LANES)[:, None] + lanes[None, :]
 
     re = tl.full([BLOCK_RED, BLOCK_OUT], identity_of(OP, LANE), LANE)
     im = tl.zeros([BLOCK_RED, BLOCK_OUT], LANE)
@@ -274,13 +275,13 @@ def reduce_cols(
     im_lo = im
     full = length // BLOCK_RED * BLOCK_RED
     for _ in tl.range(0, full, BLOCK_RED, loop_unroll_factor=UNROLL):
-        x_re, x_im = read_lanes(tl.load(at), BLOCK_RED, BLOCK_OUT, OP, LANE, DTYPE)
+        x_re, x_im = read_lanes(tl.load(base + offsets), BLOCK_RED, BLOCK_OUT, OP, LANE, DTYPE)
         re, im, re_lo, im_lo = combine(re, im, re_lo, im_lo, x_re, x_im, OP, PAIR, LONG)
-        at += BLOCK_RED * red_stride * LANES
+        base += BLOCK_RED * red_stride * LANES
     if full < length:
         valid = (reds < length - full)[:, None]
         re, im, re_lo, im_lo = masked_step(
-            re, im, re_lo, im_lo, at, valid, valid, BLOCK_RED, BLOCK_OUT, OP, DTYPE
+            re, im, re_lo, im_lo, base + offsets, valid, valid, BLOCK_RED, BLOCK_OUT, OP, DTYPE
         )
 
     re, im = reduce_tile(re, im, re_lo, im_lo, 0, OP, PAIR, LONG)
