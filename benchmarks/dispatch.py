@@ -22,6 +22,7 @@ import torch
 
 import aot
 from aot.loader import default_bundle
+from aot.manifest import ConstexprArg
 
 
 def host_us(call: Callable[[], Any], batches: int = 30, calls: int = 200) -> float:
@@ -54,15 +55,21 @@ def main() -> None:
     counter = torch.zeros(16, dtype=torch.int32, device="cuda")
     args = (x, out, partial, counter, rows, cols, cols, 1, 1024, 1.0)
     constexprs = {"OP": "sum", "DTYPE": "float32", "OUT_DTYPE": "float32"}
-    blocks = {"BLOCK_ROWS": 4, "BLOCK_COLS": 1024}
     prebuilt = default_bundle().kernel("reduce_rows")
+    # Both launch the variant that the bundle chooses: its blocks, its grid, its warps.
+    chosen = prebuilt[(1, 1)](*args, **constexprs).variant
+    blocks = {
+        arg.name: arg.value
+        for arg in chosen.args
+        if isinstance(arg, ConstexprArg) and arg.name not in constexprs
+    }
+    grid = (-(-rows // blocks["BLOCK_ROWS"]), 1)
+    options = {"num_warps": chosen.options.num_warps, "enable_fp_fusion": False}
     paths: dict[str, Callable[[], Any]] = {
         "torch.sum(x, -1)": lambda: torch.sum(x, -1),
         "aot.ops.sum(x, -1)": lambda: aot.ops.sum(x, -1),
-        "Triton JIT, kernel[grid](15 arguments)": lambda: jit[(16, 1)](
-            *args, **constexprs, **blocks, num_warps=8, enable_fp_fusion=False
-        ),
-        "aot, kernel[grid](15 arguments)": lambda: prebuilt[(16, 1)](*args, **constexprs, **blocks),
+        "Triton JIT, kernel[grid](17 arguments)": lambda: jit[grid](*args, **constexprs, **blocks, **options),
+        "aot, kernel[grid](17 arguments)": lambda: prebuilt[grid](*args, **constexprs, **blocks, **options),
     }
     measured = {name: round(host_us(call), 2) for name, call in paths.items()}
     torch.testing.assert_close(out, x.sum(-1))
