@@ -116,9 +116,8 @@ def plan(
             f"seconds and {output.size(jobs * BYTES_PER_JOB)}"
         )
         for refused in made.refused:
-            click.echo(
-                f"refused: {refused.kernel} {dict(refused.axes)} on {refused.target}: {refused.reason}"
-            )
+            axes = " ".join(f"{name}={spell(value)}" for name, value in refused.axes.items())
+            click.echo(f"refused: {refused.kernel} {axes} on {refused.target}: {refused.reason}")
         for hole in found:
             click.echo(f"hole: {hole}")
     return 1 if strict and (found or made.refused) else 0

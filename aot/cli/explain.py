@@ -34,7 +34,7 @@ def explain(bundle: str, kernel: str, target: str, call: Sequence[str], as_json:
     for an address that is no multiple of 16 (x_ptr=float32:1). What is not given is taken
     to fit. Exits with 1 where no variant serves the call.
 
-    Example: aot explain dist/reductions reduce_rows --target sm_90 OP=sum x_ptr=float16 n_cols=1000
+    Example: aot explain dist/reductions reduce_rows --target sm_90 OP=sum x_ptr=float16 n_rows=64 n_cols=1000
     """
     device = Target.parse(target)
     with BundleReader(bundle) as reader:
