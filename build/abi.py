@@ -19,6 +19,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from msgspec import Struct
 
+from aot.dtypes import DTYPES
 from aot.errors import BuildError
 from aot.manifest import Binary, PointerArg, Variant
 
@@ -29,10 +30,7 @@ _FRAME_SIZE = 0x11
 _REQNTID = 0x10
 _WARP = 32
 
-_SIZES = {
-    "i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "fp16": 2, "bf16": 2,
-    "i32": 4, "u32": 4, "fp32": 4, "i64": 8, "u64": 8, "fp64": 8,
-}  # fmt: skip
+_SIZES = {d.scalar: d.itemsize for d in DTYPES.values() if d.scalar is not None}
 
 
 class CubinInfo(Struct, frozen=True, kw_only=True):

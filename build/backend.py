@@ -23,6 +23,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource, CompilationError
 from triton.knobs import runtime as runtime_knobs
 
+from aot.build.abi import read_cubin
 from aot.build.jobs import Compiled, CompileJob, Failed, Result, Toolchain
 from aot.build.worker import PTXAS_VARIABLES
 from aot.dtypes import parse_dtype
@@ -132,8 +133,10 @@ def compile_job(job: CompileJob) -> Result:
         runtime_knobs.add_stages_inspection_hook = _plain_stages if plain else None
         compiled = triton.compile(source, target=GPUTarget("cuda", target.capability, 32), options=options)
         meta = compiled.metadata
+        cubin = compiled.asm["cubin"]
         return Compiled(
-            cubin=compiled.asm["cubin"],
+            cubin=cubin,
+            info=read_cubin(cubin, meta.name),
             symbol=meta.name,
             shared=meta.shared,
             scratch=(

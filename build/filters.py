@@ -63,6 +63,11 @@ def _facets(kernel: str, target: str, axes: Mapping[str, Const]) -> Iterator[tup
         yield name, spell(value)
 
 
+def spell_axes(axes: Mapping[str, Const]) -> str:
+    """Axis values in one line, as ``KEY=VALUE`` words."""
+    return " ".join(f"{name}={spell(value)}" for name, value in axes.items())
+
+
 def spell(value: Const) -> str:
     """A value as people write it in YAML and in ``KEY=VALUE``: an unbounded bucket is ``any``."""
     if value is None:

@@ -7,6 +7,7 @@ import hashlib
 from msgspec import Struct
 from msgspec.structs import replace
 
+from aot.build.abi import CubinInfo
 from aot.manifest import Const, Options, encode
 
 
@@ -43,10 +44,11 @@ class Compiled(Struct, frozen=True, kw_only=True):
     """What the compiler gave: the cubin, and what only its metadata knows.
 
     ``shared`` is dynamic shared memory in bytes, ``scratch`` the size and alignment in
-    bytes of each program's global scratch.
+    bytes of each program's global scratch. ``info`` is what the cubin says of itself.
     """
 
     cubin: bytes
+    info: CubinInfo
     symbol: str
     shared: int
     scratch: tuple[int, int]

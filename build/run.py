@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from aot.build.filters import spell_axes
 from aot.build.jobs import Compiled, CompileJob, Failed, Result
 from aot.build.plan import Plan, PlannedVariant
 from aot.build.pool import pool
 from aot.build.writer import check_output, check_result, write_bundle
 from aot.errors import BuildError
-from aot.manifest import Manifest, Variant
+from aot.manifest import Const, Manifest, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +22,11 @@ class Failure:
 
     kernel: str
     target: str
-    axes: Mapping[str, object]
+    axes: Mapping[str, Const]
     error: str
 
     def __str__(self) -> str:
-        axes = " ".join(f"{k}={'any' if v is None else v}" for k, v in self.axes.items())
-        return f"{self.kernel} {axes} on {self.target}: {self.error}"
+        return f"{self.kernel} {spell_axes(self.axes)} on {self.target}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ def check_result(variant: Variant, job: CompileJob, result: Result) -> Result:
             "use a smaller block or fewer stages"
         )
     try:
-        abi.check_abi(variant, abi.read_cubin(result.cubin, result.symbol))
+        abi.check_abi(variant, result.info)
     except BuildError as error:
         return Failed(error=str(error))
     return result
@@ -197,17 +197,16 @@ class _PackBuilder:
         result = self.results[key]
         if not isinstance(result, Compiled):
             raise BuildError(f"{variant.kernel}: found no binary for a variant that compiled")
-        info = abi.read_cubin(result.cubin, result.symbol)
         return Entry(
             variant=variant,
             binary=Binary(
                 symbol=result.symbol,
                 cubin=refs[hashlib.sha256(result.cubin).hexdigest()],
-                params=info.params,
-                hidden=abi.check_abi(variant, info),
+                params=result.info.params,
+                hidden=abi.check_abi(variant, result.info),
                 shared=result.shared,
-                registers=info.registers,
-                local=info.local,
+                registers=result.info.registers,
+                local=result.info.local,
                 scratch=result.scratch,
             ),
         )

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import aot
-from aot.build.filters import spell
+from aot.build.filters import spell_axes
 from aot.cli import output
 from aot.cli.explain import claims, explain
 from aot.errors import BundleError, NoBundleError, UsageError
@@ -116,7 +116,7 @@ def plan(
             f"seconds and {output.size(jobs * BYTES_PER_JOB)}"
         )
         for refused in made.refused:
-            axes = " ".join(f"{name}={spell(value)}" for name, value in refused.axes.items())
+            axes = spell_axes(refused.axes)
             click.echo(f"refused: {refused.kernel} {axes} on {refused.target}: {refused.reason}")
         for hole in found:
             click.echo(f"hole: {hole}")
@@ -250,7 +250,7 @@ def ls(bundle: str, as_json: bool) -> int:
         [
             [
                 e.variant.kernel,
-                " ".join(f"{name}={spell(value)}" for name, value in e.variant.axes.items()),
+                spell_axes(e.variant.axes),
                 ",".join(f"{name}%{claim}" for name, claim in claims(e.variant).items()) or "-",
                 e.variant.target,
                 e.binary.cubin.size,
@@ -263,7 +263,7 @@ def ls(bundle: str, as_json: bool) -> int:
         numbers=[4, 5, 6, 7],
     )
     for gone in missing:
-        click.echo(f"missing: {gone.kernel} {gone.axes} on {gone.target}: {gone.error}")
+        click.echo(f"missing: {gone.kernel} {spell_axes(gone.axes)} on {gone.target}: {gone.error}")
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from aot.build.filters import spell
+from aot.build.filters import spell, spell_axes
 from aot.cli import output
 from aot.dtypes import parse_dtype
 from aot.errors import UsageError, nearest
@@ -160,9 +160,9 @@ def _fits(variant: Variant, axes: Mapping[str, str]) -> bool:
 
 def describe(variant: Variant) -> str:
     """A variant in one line: its axes, then what it claims of its arguments."""
-    words = [f"{name}={spell(value)}" for name, value in variant.axes.items()]
+    words = [variant.target, spell_axes(variant.axes)]
     words += [f"{name}%{claim}" for name, claim in claims(variant).items()]
-    return f"{variant.target} {' '.join(words)}"
+    return " ".join(words)
 
 
 def claims(variant: Variant) -> dict[str, str]:

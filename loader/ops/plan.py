@@ -52,11 +52,6 @@ class LaunchPlan:
     accumulator: str
     block: str
 
-    @property
-    def by_index(self) -> bool:
-        """Whether the kernel finds positions (argmax, argmin) beside values."""
-        return self.kernel.startswith("arg")
-
     def grid(self, block: int) -> tuple[int, int]:
         """The grid of programs that hold ``block`` outputs each."""
         return self.n_out // self.n_inner * -(-self.n_inner // block), self.n_splits
