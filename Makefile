@@ -6,11 +6,12 @@ JOBS   ?= $(shell nproc)
 RUN     = $(VENV)/bin/python
 AOT     = $(VENV)/bin/aot
 
-.PHONY: help bundle bundle-full bundle-gpu-tests test test-gpu lint types wheel-check check schema clean
+.PHONY: help native bundle bundle-full bundle-gpu-tests bundle-benchmarks test test-gpu lint types wheel-check check schema clean
 
 help:
 	@echo "make bundle       build the shipped reductions for sm_90 into $(BUNDLE)"
 	@echo "make bundle-full  build them for every target of their specs into dist/reductions-full"
+	@echo "make native       compile the native launcher again"
 	@echo "make test         run every test that needs no GPU"
 	@echo "make test-gpu     run the GPU suite, after make bundle bundle-gpu-tests;"
 	@echo "                  torch with CUDA must be there"
@@ -29,6 +30,9 @@ $(VENV)/.dev: pyproject.toml
 	$(RUN) -m pip install -q -e '.[dev]'
 	touch $@ $(VENV)/.build
 
+native: $(VENV)/.build
+	$(RUN) loader/csrc/compile.py
+
 bundle: $(VENV)/.build
 	$(AOT) build kernel_specs/reductions --target sm_90 -o $(BUNDLE) -j $(JOBS)
 
@@ -43,6 +47,11 @@ test: $(VENV)/.dev
 bundle-gpu-tests: $(VENV)/.build
 	$(AOT) build tests/gpu/kernels -o dist/gpu-tests -j $(JOBS)
 	$(RUN) -m tests.tutorial dist/tutorial
+
+# The kernels and the bundle of 10,000 variants that the benchmarks measure, after make bundle.
+bundle-benchmarks: $(VENV)/.build
+	$(AOT) build benchmarks/kernels -o dist/benchmark-kernels -j $(JOBS)
+	$(RUN) -m benchmarks.bigbundle -o dist/bundle-10k --reductions $(BUNDLE)
 
 # Uses the python on the PATH: on a GPU machine torch with CUDA is usually installed there.
 test-gpu:

@@ -7,8 +7,9 @@ not every fp8 type exists on every GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from aot.errors import UsageError, nearest
 
@@ -16,8 +17,7 @@ Kind = Literal["float", "int", "uint", "bool", "complex"]
 Storage = Literal["native", "bits", "auto"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DType:
+class DType(Struct, frozen=True, kw_only=True):
     """One element type.
 
     ``name``: torch's name. ``itemsize``: bytes of one element. ``lanes``: how many

@@ -7,9 +7,10 @@ or data that failed (the CLI exits with 1).
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-from typing import ClassVar
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import ClassVar
 
 
 class AotError(Exception):
@@ -51,7 +52,8 @@ class BundleError(AotError):
 
 
 class NoBundleError(BundleError):
-    """There is no bundle at a path, sound or damaged: the path is wrong, and the caller's to mend."""
+    """There is no bundle at a path, sound or damaged, or none in any place that was looked at: the
+    path is wrong, and the caller's to mend."""
 
     exit_code: ClassVar[int] = 2
 
@@ -68,16 +70,21 @@ class KernelMiss(AotError):
     """No prebuilt variant serves a call.
 
     The message says which candidates there were, why each was rejected, and which YAML
-    would add the variant. ``kernel`` and ``reasons`` are the same as data.
+    would add the variant. ``kernel`` and ``reasons`` are the same as data; ``kind`` is what is
+    wrong in one word: ``kernel`` (no bundle has it), ``target`` (it is not built for this GPU), or
+    what the nearest variant lacks (``dtype``, ``bound``, ``align``, ``constexpr`` …).
     """
 
-    def __init__(self, message: str, *, kernel: str, reasons: tuple[str, ...]) -> None:
+    def __init__(self, message: str, *, kernel: str, reasons: tuple[str, ...], kind: str = "variant") -> None:
         super().__init__(message)
         self.kernel = kernel
         self.reasons = reasons
+        self.kind = kind
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the valid word closest to ``word``, or ``""``."""
+    import difflib  # Only a mistake needs it.
+
     found = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.5)
     return f"; did you mean {found[0]!r}?" if found else ""

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from aot.errors import UsageError, nearest
 
-_TOKEN = re.compile(r"\s*(?:(\d+)|(\$?[A-Za-z_][A-Za-z0-9_]*)|(//|[-+*(),]))", re.ASCII)
+_TOKEN = re.compile(r"\s*(?:\d+|\$?[A-Za-z_]\w*|//|[-+*(),])", re.ASCII)
 _LIMIT = 2**63
 # Printing adds no token and no nesting, so that a printed expression is in the limits too.
 _MAX_TOKENS = 200
@@ -43,8 +44,7 @@ class ExprError(UsageError):
         self.column = column
 
 
-@dataclass(frozen=True, slots=True)
-class Expr:
+class Expr(Struct, frozen=True):
     """One node: ``op`` is ``int``, ``name``, ``neg``, an operator, or a function's name."""
 
     op: str

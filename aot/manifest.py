@@ -2,9 +2,13 @@
 
 Only data lives here: no files are opened. ``aot.reader`` reads a bundle from disk,
 ``aot.build.writer`` writes one, ``aot.loader.select`` chooses among its variants.
-"""
 
-from __future__ import annotations
+A service decodes this when it starts, so three things are for speed. Annotations are
+evaluated here (no ``from __future__ import annotations``): msgspec would compile each of them
+from its text, 1 ms for the manifest's. ``gc=False``: JSON holds no cycles, and a large manifest
+would set off the garbage collector. A sha256 is held to its length alone: a pattern costs
+1.6 ms for 1,500 tables, and what is no hash is the hash of nothing that is read.
+"""
 
 import hashlib
 from typing import Annotated, Literal, TypeVar
@@ -13,20 +17,23 @@ import msgspec
 from msgspec import Meta, Struct
 
 from aot.errors import BundleError
+from aot.outline import FORMAT as FORMAT
+from aot.outline import FORMAT_VERSION as FORMAT_VERSION
+from aot.outline import LAUNCH_ABI as LAUNCH_ABI
+from aot.outline import is_as_written
 
-FORMAT = "aot-bundle"
-FORMAT_VERSION = 1
-# The launch ABI: parameters in source order without constexprs and ``==1`` integers, then
-# the hidden scratch pointers. A bundle of another ABI is refused, never launched.
-LAUNCH_ABI = 1
+# This version writes the format and launch ABI of ``aot.outline`` and reads everything from these
+# two on. What a bundle says of the release that built it is for people and decides nothing.
+OLDEST_FORMAT_VERSION = 1
+OLDEST_LAUNCH_ABI = 1
 
-Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Meta(min_length=64, max_length=64)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Name = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
-class DTypeConst(Struct, frozen=True, forbid_unknown_fields=True):
+class DTypeConst(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A constexpr whose value is a Triton dtype, named by torch's name of it."""
 
     dtype: str
@@ -41,7 +48,13 @@ def same_const(a: object, b: object) -> bool:
 
 
 class PointerArg(
-    Struct, frozen=True, array_like=True, tag_field="kind", tag="pointer", forbid_unknown_fields=True
+    Struct,
+    frozen=True,
+    gc=False,
+    array_like=True,
+    tag_field="kind",
+    tag="pointer",
+    forbid_unknown_fields=True,
 ):
     """A pointer parameter: Triton's ``type`` (``*fp32``), torch's ``dtype``, and the
     alignment in bytes that the variant claims (16, or 1 for any address)."""
@@ -53,7 +66,7 @@ class PointerArg(
 
 
 class ScalarArg(
-    Struct, frozen=True, array_like=True, tag_field="kind", tag="scalar", forbid_unknown_fields=True
+    Struct, frozen=True, gc=False, array_like=True, tag_field="kind", tag="scalar", forbid_unknown_fields=True
 ):
     """A scalar parameter: Triton's ``type`` (``i64``, ``fp32``) and what the variant claims
     of its value: ``1`` (and then the cubin has no such parameter), a multiple of ``16``, ``any``."""
@@ -64,7 +77,13 @@ class ScalarArg(
 
 
 class ConstexprArg(
-    Struct, frozen=True, array_like=True, tag_field="kind", tag="constexpr", forbid_unknown_fields=True
+    Struct,
+    frozen=True,
+    gc=False,
+    array_like=True,
+    tag_field="kind",
+    tag="constexpr",
+    forbid_unknown_fields=True,
 ):
     """A constexpr parameter and the value that is compiled in."""
 
@@ -75,14 +94,14 @@ class ConstexprArg(
 Arg = PointerArg | ScalarArg | ConstexprArg
 
 
-class Bound(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Bound(Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """A bucket: the expression ``of`` over the scalar arguments is at most ``max``."""
 
     of: str
     max: int
 
 
-class Options(Struct, frozen=True, forbid_unknown_fields=True):
+class Options(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """Triton's compile options. ``maxnreg`` None: no limit. ``fp_fusion``: a*b+c may become one fma."""
 
     num_warps: Positive
@@ -92,7 +111,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     maxnreg: int | None = None
 
 
-class Variant(Struct, frozen=True, forbid_unknown_fields=True):
+class Variant(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One compile: kernel × signature × constexprs × options × target.
 
     ``args`` holds every parameter of the kernel function in source order. ``axes`` is
@@ -121,7 +140,7 @@ class Variant(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class CubinRef(Struct, frozen=True, forbid_unknown_fields=True):
+class CubinRef(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """Where a cubin lies in its target's pack: ``size`` bytes from ``offset``, compressed by
     ``codec``; ``raw_size`` and ``sha256`` are those of the cubin itself."""
 
@@ -132,7 +151,7 @@ class CubinRef(Struct, frozen=True, forbid_unknown_fields=True):
     codec: Literal["none", "zlib"]
 
 
-class Binary(Struct, frozen=True, forbid_unknown_fields=True):
+class Binary(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """What compiling a variant gave.
 
     ``params`` are (offset, size) in bytes of every kernel parameter in the parameter
@@ -152,14 +171,14 @@ class Binary(Struct, frozen=True, forbid_unknown_fields=True):
     scratch: tuple[Count, Positive]
 
 
-class Entry(Struct, frozen=True, forbid_unknown_fields=True):
+class Entry(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A variant and its binary: one element of a table."""
 
     variant: Variant
     binary: Binary
 
 
-class ParamInfo(Struct, frozen=True, forbid_unknown_fields=True):
+class ParamInfo(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A parameter as the kernel function declares it. ``default`` only where ``has_default``."""
 
     name: Name
@@ -168,7 +187,7 @@ class ParamInfo(Struct, frozen=True, forbid_unknown_fields=True):
     default: Const = None
 
 
-class TableRef(Struct, frozen=True, forbid_unknown_fields=True):
+class TableRef(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """The variants of one kernel, target and tuple of pointer dtypes: ``count`` entries, a
     JSON array compressed with zlib, ``size`` bytes from ``offset`` in the target's pack."""
 
@@ -181,7 +200,7 @@ class TableRef(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
 
 
-class Kernel(Struct, frozen=True, forbid_unknown_fields=True):
+class Kernel(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One kernel: its parameters, the grid of its spec (expressions, or None), its tables."""
 
     name: Name
@@ -192,7 +211,7 @@ class Kernel(Struct, frozen=True, forbid_unknown_fields=True):
     tables: tuple[TableRef, ...]
 
 
-class Pack(Struct, frozen=True, forbid_unknown_fields=True):
+class Pack(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """The one file that holds the tables and cubins of a target."""
 
     target: str
@@ -201,7 +220,7 @@ class Pack(Struct, frozen=True, forbid_unknown_fields=True):
     cubins: Count
 
 
-class Missing(Struct, frozen=True, forbid_unknown_fields=True):
+class Missing(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A variant whose compile failed, in a bundle published with ``--keep-going``."""
 
     kernel: Name
@@ -210,7 +229,7 @@ class Missing(Struct, frozen=True, forbid_unknown_fields=True):
     error: str
 
 
-class Provenance(Struct, frozen=True, forbid_unknown_fields=True):
+class Provenance(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """What made the bundle: no times, no names, no paths."""
 
     aot: str
@@ -220,7 +239,7 @@ class Provenance(Struct, frozen=True, forbid_unknown_fields=True):
     specs: dict[str, Sha256]
 
 
-class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """``manifest.json``. ``digest`` is the sha256 of the same JSON with an empty digest."""
 
     format: str
@@ -234,7 +253,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     missing: tuple[Missing, ...] = ()
 
 
-class _Header(Struct, frozen=True):
+class _Header(Struct, frozen=True, gc=False):
     """The part that every version of the format has, read before the rest is believed."""
 
     format: str
@@ -259,30 +278,45 @@ def encode(value: object) -> bytes:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the bytes of ``manifest.json``, indented for people, its digest filled in."""
+    """Return the bytes of ``manifest.json``: one line of canonical JSON, its digest filled in."""
     blank = msgspec.structs.replace(manifest, digest="")
     digest = hashlib.sha256(encode(blank)).hexdigest()
-    text = encode(msgspec.structs.replace(manifest, digest=digest))
-    return msgspec.json.format(text, indent=1) + b"\n"
+    return encode(msgspec.structs.replace(manifest, digest=digest)) + b"\n"
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Read ``manifest.json``. Raises ``BundleError`` for a wrong format, version, ABI or digest."""
-    header = decode(data, _Header, where)
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # What a manifest of another version is wrong in is its version, not what this one misses in it.
+        _check_header(decode(data, _Header, where), where)
+        manifest = decode(data, Manifest, where)
+    _check_header(manifest, where)
+    if not is_as_written(_in_one_line(data), manifest.digest):
+        # The same values may be written in another order.
+        digest = hashlib.sha256(encode(msgspec.structs.replace(manifest, digest=""))).hexdigest()
+        if digest != manifest.digest:
+            raise BundleError(
+                f"{where}: found contents of digest {digest}, wanted {manifest.digest}; "
+                "the manifest was changed after it was written, build the bundle again"
+            )
+    return manifest
+
+
+def _in_one_line(data: bytes) -> bytes:
+    """The JSON without spaces, so that the canonical one can be hashed as it is."""
+    return data.removesuffix(b"\n") if data.startswith(b'{"') else msgspec.json.format(data, indent=-1)
+
+
+def _check_header(header: _Header | Manifest, where: str) -> None:
     if header.format != FORMAT:
         raise BundleError(f"{where}: found format {header.format!r}, wanted {FORMAT!r}; this is no bundle")
-    for what, found, wanted in (
-        ("format_version", header.format_version, FORMAT_VERSION),
-        ("launch_abi", header.launch_abi, LAUNCH_ABI),
+    for what, found, oldest, newest in (
+        ("format_version", header.format_version, OLDEST_FORMAT_VERSION, FORMAT_VERSION),
+        ("launch_abi", header.launch_abi, OLDEST_LAUNCH_ABI, LAUNCH_ABI),
     ):
-        if found != wanted:
-            mend = "upgrade aot-kernels" if found > wanted else "build the bundle again"
-            raise BundleError(f"{where}: found {what} {found}, this version reads {wanted}; {mend}")
-    manifest = decode(data, Manifest, where)
-    digest = hashlib.sha256(encode(msgspec.structs.replace(manifest, digest=""))).hexdigest()
-    if digest != manifest.digest:
-        raise BundleError(
-            f"{where}: found contents of digest {digest}, wanted {manifest.digest}; "
-            "the manifest was changed after it was written, build the bundle again"
-        )
-    return manifest
+        if not oldest <= found <= newest:
+            mend = "upgrade aot-kernels" if found > newest else "build the bundle again"
+            reads = f"{newest}" if oldest == newest else f"{oldest} to {newest}"
+            raise BundleError(f"{where}: found {what} {found}, this version reads {reads}; {mend}")

@@ -15,6 +15,18 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-from aot.loader.ops.reductions import all, amax, amin, any, argmax, argmin, max, mean, min, prod, sum
+from aot.loader.ops.operation import operation as _operation
 
 __all__ = ["all", "amax", "amin", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum"]
+
+sum = _operation("sum")
+mean = _operation("mean")
+prod = _operation("prod")
+amax = _operation("amax")
+amin = _operation("amin")
+max = _operation("max")
+min = _operation("min")
+argmax = _operation("argmax")
+argmin = _operation("argmin")
+any = _operation("any")
+all = _operation("all")

@@ -10,24 +10,15 @@ import os
 import stat
 import threading
 import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from aot.dtypes import DTYPES
-from aot.errors import BundleError, NoBundleError, TargetError
-from aot.manifest import (
-    Arg,
-    ConstexprArg,
-    CubinRef,
-    Entry,
-    Kernel,
-    Manifest,
-    PointerArg,
-    ScalarArg,
-    TableRef,
-    decode,
-    decode_manifest,
-)
-from aot.target import Target
+from aot.errors import BundleError, NoBundleError
+from aot.outline import Outline, PackOutline, outline
+
+if TYPE_CHECKING:
+    from aot.manifest import CubinRef, Entry, Kernel, Manifest, TableRef
 
 PACK_HEADER = b"aotpack\0" + (1).to_bytes(4, "little") + bytes(4)
 
@@ -36,12 +27,12 @@ MAX_MANIFEST = 256 * 2**20
 MAX_TABLE = 128 * 2**20
 MAX_CUBIN = 128 * 2**20
 
-_KINDS: dict[type[Arg], str] = {PointerArg: "pointer", ScalarArg: "scalar", ConstexprArg: "constexpr"}
-_SCALARS = tuple(d.scalar for d in DTYPES.values() if d.scalar is not None)
-
 
 class BundleReader:
-    """An open bundle: the parsed manifest, and the packs' file descriptors.
+    """An open bundle: the outline of its manifest, and the packs' file descriptors.
+
+    ``digest`` is the manifest's, ``targets`` are those that it has packs for, ``ptxas`` is the version
+    that compiled it, ``kernels`` are decoded one by one when they are asked for.
 
     Raises ``BundleError`` that names the file for anything missing, cut, swapped or unknown.
     Safe to use from several threads. Use as a context manager, or call :meth:`close`.
@@ -51,7 +42,10 @@ class BundleReader:
         self.path = Path(path)
         self._lock = threading.Lock()
         self._fds: dict[str, int] = {}
+        self._owners: dict[TableRef, Kernel] = {}
         self._tables: dict[TableRef, tuple[Entry, ...]] = {}
+        self._shared: dict[Any, Any] = {}
+        self._manifest: Manifest | None = None
         if not os.fspath(path):
             # Path("") is the current directory, which an empty variable of a script does not mean.
             raise NoBundleError("found an empty path, wanted a bundle (a directory with manifest.json)")
@@ -60,9 +54,12 @@ class BundleReader:
             raise NoBundleError(
                 f"{self.path}: found {found}, wanted a bundle (a directory with manifest.json)"
             )
-        self.manifest = self._open()
-        self.kernels: dict[str, Kernel] = {k.name: k for k in self.manifest.kernels}
-        self._owners = {table: kernel for kernel in self.manifest.kernels for table in kernel.tables}
+        self._where = str(self.path / "manifest.json")
+        self._outline = self._open()
+        self.digest = self._outline.digest
+        self.targets = tuple(pack.target for pack in self._outline.packs)
+        self.ptxas = self._outline.ptxas
+        self.kernels: Mapping[str, Kernel] = _Kernels(self, self._outline.kernels)
 
     def __enter__(self) -> BundleReader:
         return self
@@ -77,66 +74,74 @@ class BundleReader:
                 os.close(fd)
             self._fds.clear()
 
-    def _open(self) -> Manifest:
+    def _open(self) -> Outline:
         """Read the manifest and open its packs.
 
         A builder that replaces the bundle meanwhile removes the packs of the manifest that
         was read; then the new manifest is read instead.
         """
-        manifest = self._read_manifest()
+        found = self._read_outline()
         while True:
             try:
-                self._open_packs(manifest)
+                self._open_packs(found.packs)
             except BundleError:
                 self.close()
-                before, manifest = manifest, self._read_manifest()
-                if manifest == before:
+                before, found = found, self._read_outline()
+                if found == before:
                     raise
             else:
-                return manifest
+                return found
 
-    def _read_manifest(self) -> Manifest:
-        where = self.path / "manifest.json"
-        fd = _open_regular(where)
+    def _read_outline(self) -> Outline:
+        fd = _open_regular(self.path / "manifest.json")
         try:
             size = os.fstat(fd).st_size
             if size > MAX_MANIFEST:
-                raise BundleError(f"{where}: found {size} bytes, wanted at most {MAX_MANIFEST}")
-            data = _pread(fd, size, 0, where)
+                raise BundleError(f"{self._where}: found {size} bytes, wanted at most {MAX_MANIFEST}")
+            self._data = _pread(fd, size, 0, self._where)
         finally:
             os.close(fd)
-        manifest = decode_manifest(data, str(where))
-        if len({kernel.name for kernel in manifest.kernels}) != len(manifest.kernels):
-            raise BundleError(f"{where}: the same kernel is listed twice")
-        tables = [table for kernel in manifest.kernels for table in kernel.tables]
-        if len(set(tables)) != len(tables):
-            raise BundleError(f"{where}: the same table is listed twice")
-        counted = sum(table.count for table in tables)
-        if counted != manifest.variants:
-            raise BundleError(
-                f"{where}: its tables hold {counted} variants, wanted {manifest.variants}; "
-                "build the bundle again"
-            )
-        if not counted and not manifest.missing:
-            raise BundleError(f"{where}: the bundle is empty; build it again")
-        targets = {pack.target for pack in manifest.packs}
-        for kernel in manifest.kernels:
-            for table in kernel.tables:
-                if table.target not in targets:
-                    raise BundleError(
-                        f"{where}: kernel {kernel.name} is built for {table.target}, which has no pack"
-                    )
-        for target in targets:
-            _check_target(target, where)
-        return manifest
+        self._manifest = None
+        found = outline(self._data)
+        if found is None:
+            manifest = self.manifest
+            packs = tuple(PackOutline(pack.target, pack.file, pack.size) for pack in manifest.packs)
+            names = dict.fromkeys(kernel.name for kernel in manifest.kernels)
+            found = Outline(manifest.digest, packs, manifest.provenance.ptxas, names)
+        return found
 
-    def _open_packs(self, manifest: Manifest) -> None:
-        for pack in manifest.packs:
+    @property
+    def manifest(self) -> Manifest:
+        """The whole manifest, decoded when it is first asked for."""
+        found = self._manifest
+        if found is None:
+            from aot.decoded import read_manifest
+
+            found = read_manifest(self._data, self._where)
+            self._owners.update((table, kernel) for kernel in found.kernels for table in kernel.tables)
+            self._manifest = found
+        return found
+
+    def _read_kernel(self, name: str) -> Kernel:
+        """Decode one kernel. Raises ``KeyError`` for a name that the bundle does not have."""
+        data = self._outline.kernels[name]
+        if data is None:
+            return next(kernel for kernel in self.manifest.kernels if kernel.name == name)
+        from aot.decoded import read_kernel
+
+        kernel = read_kernel(data, name, self.targets, self._where)
+        for table in kernel.tables:
+            if self._owners.setdefault(table, kernel).name != name:
+                raise BundleError(f"{self._where}: the same table is listed twice")
+        return kernel
+
+    def _open_packs(self, packs: tuple[PackOutline, ...]) -> None:
+        for pack in packs:
             where = self.path / pack.file
             fd = _open_regular(where)
             if self._fds.setdefault(pack.target, fd) != fd:
                 os.close(fd)
-                raise BundleError(f"{self.path / 'manifest.json'}: target {pack.target} has two packs")
+                raise BundleError(f"{self._where}: target {pack.target} has two packs")
             size = os.fstat(fd).st_size
             if size != pack.size:
                 raise BundleError(
@@ -147,7 +152,7 @@ class BundleReader:
 
     def pack_path(self, target: str) -> Path:
         """The file that holds the cubins of ``target``."""
-        return next(self.path / pack.file for pack in self.manifest.packs if pack.target == target)
+        return next(self.path / pack.file for pack in self._outline.packs if pack.target == target)
 
     def table(self, ref: TableRef) -> tuple[Entry, ...]:
         """Return the entries of one table, in the order of selection; read once, then kept."""
@@ -156,13 +161,11 @@ class BundleReader:
             where = f"{self.pack_path(ref.target)}, table at {ref.offset}"
             data = self._blob(ref.target, ref.offset, ref.size, ref.raw_size, MAX_TABLE, "zlib", where)
             _check_hash(data, ref.sha256, where)
-            found = decode(data, tuple[Entry, ...], where)
-            if len(found) != ref.count:
-                raise BundleError(f"{where}: found {len(found)} variants, wanted {ref.count}")
-            kernel = self._owners[ref]
-            for entry in found:
-                _check_entry(entry, ref, kernel, where)
-            self._tables[ref] = found
+            from aot.decoded import read_table
+
+            found = read_table(data, ref, self._owners[ref], self._shared, where)
+            # Another thread may have been first; one object stands for an entry.
+            found = self._tables.setdefault(ref, found)
         return found
 
     def cubin(self, target: str, ref: CubinRef) -> bytes:
@@ -194,6 +197,30 @@ class BundleReader:
         return data
 
 
+class _Kernels(Mapping[str, "Kernel"]):
+    """The kernels of a bundle by name, in the manifest's order, each decoded when it is first taken."""
+
+    def __init__(self, reader: BundleReader, names: Mapping[str, object]) -> None:
+        self._reader, self._names = reader, names
+        self._found: dict[str, Kernel] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> Kernel:
+        found = self._found.get(name)
+        if found is None:
+            # Another thread may have been first; one object stands for a kernel.
+            found = self._found.setdefault(name, self._reader._read_kernel(name))
+        return found
+
+
 def _open_regular(where: Path) -> int:
     try:
         fd = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -214,29 +241,6 @@ def _pread(fd: int, size: int, offset: int, where: object) -> bytes:
             raise BundleError(f"{where}: found {len(data)} bytes, wanted {size}; the file was cut")
         data += more
     return data
-
-
-def _check_target(target: str, where: Path) -> None:
-    try:
-        Target.parse(target)
-    except TargetError as error:
-        raise BundleError(f"{where}: {error}; upgrade aot-kernels") from None
-
-
-def _check_entry(entry: Entry, ref: TableRef, kernel: Kernel, where: str) -> None:
-    """An entry must be of the table that holds it, and its arguments the kernel's parameters:
-    selection and launch go by their names."""
-    variant = entry.variant
-    if variant.kernel != kernel.name or variant.target != ref.target or variant.types != ref.types:
-        raise BundleError(f"{where}: holds a variant of another kernel, target or dtype")
-    found = tuple((arg.name, _KINDS[type(arg)]) for arg in variant.args)
-    if found != tuple((param.name, param.kind) for param in kernel.params):
-        raise BundleError(f"{where}: holds a variant whose arguments are not those of kernel {kernel.name!r}")
-    for arg in variant.args:
-        if isinstance(arg, ScalarArg) and arg.type not in _SCALARS:
-            raise BundleError(
-                f"{where}: found type {arg.type!r} of {arg.name}, wanted one of {', '.join(_SCALARS)}"
-            )
 
 
 def _check_hash(data: bytes, sha256: str, where: str) -> None:

@@ -10,7 +10,8 @@ Capability".
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from aot.errors import TargetError, nearest
 
@@ -32,11 +33,10 @@ _SHARED = {
 # The grid limits are the same for every capability that this package knows.
 MAX_GRID: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
 
-_SPELLING = re.compile(r"(?:sm_)?(?:([1-9][0-9]?)\.([0-9])|([1-9][0-9]{1,2}))(a?)", re.ASCII)
+_SPELLING = r"(?:sm_)?(?:([1-9][0-9]?)\.([0-9])|([1-9][0-9]{1,2}))(a?)"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Target:
+class Target(Struct, frozen=True, order=True):
     """One compile target, spelled ``sm_90`` or ``sm_90a``.
 
     ``capability`` is major * 10 + minor. ``specific`` is the ``a`` suffix: the cubin may
@@ -52,7 +52,10 @@ class Target:
 
         Raises ``TargetError`` with the nearest valid name for anything else.
         """
-        match = _SPELLING.fullmatch(text)
+        known = _BY_NAME.get(text)
+        if known is not None:
+            return known
+        match = re.fullmatch(_SPELLING, text, re.ASCII)
         if match:
             major, minor, joined, suffix = match.groups()
             capability = int(joined) if joined else int(major) * 10 + int(minor)
@@ -99,4 +102,6 @@ _KNOWN: tuple[Target, ...] = tuple(
     for specific in ((False, True) if capability >= 90 else (False,))
 )
 
-KNOWN_TARGETS: tuple[str, ...] = tuple(str(t) for t in _KNOWN)
+_BY_NAME = {str(target): target for target in _KNOWN}
+
+KNOWN_TARGETS: tuple[str, ...] = tuple(_BY_NAME)

@@ -56,12 +56,12 @@ def _all(spec: KernelSpec) -> Iterator[Combination]:
             for axis in block.axes
         ]
         for picked in product(*choices):
-            yield _combination(block, dict(zip(block.axes, picked, strict=True)))
+            yield combine(block, dict(zip(block.axes, picked, strict=True)))
     for rule in spec.include:
         given = {name: values[0] for name, values in rule.match}
         for block in spec.blocks:
             if set(block.names) <= set(given):
-                yield _combination(
+                yield combine(
                     block, {axis: tuple(given[name] for name in _names(axis)) for axis in block.axes}
                 )
                 break
@@ -71,7 +71,8 @@ def _names(axis: Axis | BucketAxis) -> tuple[str, ...]:
     return (axis.name,) if isinstance(axis, BucketAxis) else axis.names
 
 
-def _combination(block: Block, picked: Mapping[Axis | BucketAxis, tuple[AxisValue, ...]]) -> Combination:
+def combine(block: Block, picked: Mapping[Axis | BucketAxis, tuple[AxisValue, ...]]) -> Combination:
+    """Return the combination of one picked row for each axis of a block; a bucket axis' row is its bound."""
     values: dict[str, AxisValue] = {}
     buckets: list[tuple[BucketAxis, int | None]] = []
     for axis in block.axes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -30,8 +30,12 @@ _MODULE = re.compile(rf"{IDENTIFIER}(?:\.{IDENTIFIER})*", re.ASCII)
 _DEFAULT_LAUNCH = LaunchDraft(None, None, None, None, None, True)
 
 
-def load_specs(paths: Sequence[str | os.PathLike[str]]) -> tuple[KernelSpec, ...]:
+def load_specs(
+    paths: Sequence[str | os.PathLike[str]], texts: Mapping[str, str] | None = None
+) -> tuple[KernelSpec, ...]:
     """Read spec files, and every spec file below a folder, in order of path.
+
+    ``texts`` are read in the place of the files that they are keyed by.
 
     A file that is named twice is read once. Raises ``SpecError`` with all faults of all
     files, each as ``file:line:column: found …, wanted …``; ``file`` is the path as given.
@@ -42,7 +46,8 @@ def load_specs(paths: Sequence[str | os.PathLike[str]]) -> tuple[KernelSpec, ...
     general: list[tuple[str, At[str]]] = []
     for file in _files(paths, problems):
         faults = Faults(file)
-        draft = _read(file, faults, problems)
+        text = None if texts is None else texts.get(file)
+        draft = _read(file, faults, problems) if text is None else _parse(text.encode(), faults)
         for kernel in _merged(draft) if draft else ():
             if kernel.kernel is not None:
                 name, mark = kernel.kernel.value, kernel.kernel.mark
@@ -69,6 +74,15 @@ def load_specs(paths: Sequence[str | os.PathLike[str]]) -> tuple[KernelSpec, ...
     if problems:
         raise SpecError(problems)
     return tuple(specs)
+
+
+def spec_paths(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """The spec files that ``paths`` name, as :func:`load_specs` reads them. Raises ``SpecError``."""
+    problems: list[str] = []
+    found = tuple(_files(paths, problems))
+    if problems:
+        raise SpecError(problems)
+    return found
 
 
 def spec_sha256(path: str | os.PathLike[str]) -> str:
@@ -118,6 +132,10 @@ def _read(file: str, faults: Faults, problems: list[str]) -> FileDraft | None:
     except OSError as error:
         problems.append(_unreadable(file, error))
         return None
+    return _parse(data, faults)
+
+
+def _parse(data: bytes, faults: Faults) -> FileDraft | None:
     tree = read_tree(data, faults)
     return None if tree is None else SPEC.read(tree, faults)
 

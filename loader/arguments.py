@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from aot.dtypes import ALIASES, DTYPES
 from aot.errors import LaunchError, nearest
@@ -29,8 +30,7 @@ OPTIONS = {
 _TRITON_DTYPES = {d.triton: d.name for d in reversed(DTYPES.values())} | {"int1": "bool"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """A bound call. ``given`` are the objects as they came, for the grid's callable; the rest
     is what they mean. ``device`` is the CUDA device of the tensors, None where none says."""
 

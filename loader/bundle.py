@@ -1,4 +1,4 @@
-"""``open``, ``Bundle`` and ``Kernel``: prebuilt kernels that are called as ``@triton.jit`` functions are.
+"""``open`` and ``Bundle``: prebuilt kernels by name.
 
 Opening reads the manifest and touches no driver; the first launch opens the driver, and
 each cubin is read, verified and loaded when a call first needs it.
@@ -8,31 +8,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aot.errors import LaunchError, UsageError, nearest
-from aot.loader import miss, torch_adapter
-from aot.loader.arguments import Call, read_call
-from aot.loader.driver import Device, Driver, Image, get_driver
-from aot.loader.launch import (
-    Grid,
-    GridLike,
-    Launcher,
-    Prepared,
-    check_grid,
-    grid_of_call,
-    grid_of_spec,
-    launch,
-)
-from aot.loader.packing import Layout
-from aot.loader.select import Request, Selection, select_kernel
-from aot.manifest import Entry
+from aot.errors import KernelMiss, UsageError, nearest
 from aot.reader import BundleReader
 
-# Choices that a kernel remembers. A service whose shapes never repeat must not grow for ever.
-_MAX_CHOICES = 4096
+if TYPE_CHECKING:
+    from aot.loader.kernel import Kernel
+    from aot.loader.launch import Prepared
+    from aot.loader.preload import Preloaded
+    from aot.loader.preload_filter import Names, Values
+    from aot.manifest import Entry
 
 
 def open(path: str | os.PathLike[str]) -> Bundle:
@@ -53,8 +41,9 @@ class Bundle:
         self._closed = False
         self._kernels: dict[str, Kernel] = {}
         self._prepared: dict[int, Prepared] = {}
-        self._choices: dict[str, dict[object, Entry]] = {}
+        self._choices: dict[str, dict[object, Entry | KernelMiss]] = {}
         self._counts = {"hits": 0, "misses": 0, "launches": 0, "loads": 0}
+        self._tally: Any | None = None
 
     def __enter__(self) -> Bundle:
         return self
@@ -75,7 +64,7 @@ class Bundle:
     @property
     def targets(self) -> tuple[str, ...]:
         """The targets that the bundle has cubins for."""
-        return tuple(pack.target for pack in self.reader.manifest.packs)
+        return self.reader.targets
 
     def kernel(self, name: str) -> Kernel:
         """Return the kernel ``name``. Raises ``UsageError`` with the nearest name for an unknown one."""
@@ -86,173 +75,79 @@ class Bundle:
                     f"{self.reader.path}: found no kernel {name!r}, wanted one of {', '.join(self.kernels)}"
                     + nearest(name, self.kernels)
                 )
+            # What a call needs and opening does not is imported here, not in the first call.
+            from aot.loader.kernel import Kernel
+
             found = self._kernels.setdefault(name, Kernel(self, name))
         return found
+
+    def preload(
+        self,
+        *,
+        ops: Names | None = None,
+        kernels: Names | None = None,
+        dtypes: Any = None,
+        axes: Mapping[str, Values] | None = None,
+        device: Any = None,
+        progress: Callable[[int, int], object] | None = None,
+        threads: int | None = None,
+    ) -> Preloaded:
+        """Load cubins ahead of their first call, all or those of a filter, and say what was done.
+
+        ``ops`` are names of ``aot.ops`` and ``kernels`` names of kernels: together they say what is
+        loaded, all kernels where neither is given. Of these only variants whose first pointer has one
+        of ``dtypes`` (torch's names, or torch dtypes), and whose axes have the values of ``axes``, such as
+        ``{"n_cols": [16, 1024]}``; None stands for a variant without the axis. ``device`` is a number,
+        ``"cuda:1"``, a ``torch.device``, ``"all"``, or None for the current one; for each the targets
+        that its calls would select. ``progress(done, total)`` is called after each cubin. ``threads``
+        read and check cubins.
+
+        Raises ``UsageError`` for a name that the bundle does not have and for a filter that nothing
+        passes, ``LaunchError`` while a stream is being captured.
+        """
+        from aot.loader.preload import preload
+
+        return preload(
+            self,
+            ops=ops,
+            kernels=kernels,
+            dtypes=dtypes,
+            axes=axes,
+            device=device,
+            progress=progress,
+            threads=threads,
+        )
+
+    @property
+    def tally(self) -> Any | None:
+        """What native code counts the bundle's hits and launches in, or None where there is none."""
+        with self._lock:
+            if self._tally is None:
+                from aot.loader import native
+
+                module = native.module()
+                self._tally = None if module is None else module.Tally()
+            return self._tally
 
     def stats(self) -> dict[str, int]:
         """Counts since the bundle was opened: calls that found a variant (``hits``) or none
         (``misses``), ``launches``, and cubins loaded into the driver (``loads``)."""
         with self._lock:
-            return dict(self._counts)
+            found = dict(self._counts)
+        if self._tally is not None:
+            found["hits"] += self._tally.hits
+            found["launches"] += self._tally.launches
+        return found
 
     def close(self) -> None:
         """Close the files. Later calls of its kernels raise ``LaunchError``."""
         self._closed = True
         self.reader.close()
+        if self._kernels:
+            from aot.loader import native
+
+            native.invalidate()
 
     def _count(self, name: str) -> None:
         with self._lock:
             self._counts[name] += 1
-
-    def _prepare(self, entry: Entry) -> Prepared:
-        # Entries live as long as the reader that keeps them, so their identity is a key.
-        found = self._prepared.get(id(entry))
-        if found is None:
-            variant, binary = entry.variant, entry.binary
-            where = f"{self.reader.path}: kernel {variant.kernel!r}, {binary.symbol} of {variant.target}"
-
-            def read() -> bytes:
-                data = self.reader.cubin(variant.target, binary.cubin)
-                self._count("loads")
-                return data
-
-            image = Image(
-                sha256=binary.cubin.sha256,
-                symbol=binary.symbol,
-                read=read,
-                shared=binary.shared,
-                num_ctas=variant.options.num_ctas,
-                kernel=variant.kernel,
-                target=variant.target,
-                made_by=f"ptxas {self.reader.manifest.provenance.ptxas}",
-            )
-            found = Prepared(entry=entry, layout=Layout.of(entry, where), image=image)
-            self._prepared[id(entry)] = found
-        return found
-
-
-class Kernel:
-    """One kernel of a bundle. ``kernel[grid](*args, **kwargs)`` launches it.
-
-    Arguments are those of the ``@triton.jit`` function: tensors, numbers and constexprs, by
-    position or by name, and ``num_warps``, ``num_stages``, ``num_ctas``, ``maxnreg`` where the
-    call insists on one. A constexpr that is left out and has no default is the variant's to
-    decide. The grid is a tuple or list of one to three sizes, or a callable that returns one
-    and gets every argument by name. ``kernel(*args, **kwargs)`` takes the grid of the spec.
-
-    The kernel is queued on torch's current stream of the tensors' device (the default stream
-    for arrays that are not torch's), or on the stream of :meth:`with_stream`. A call returns
-    the chosen entry, or None where the grid is empty and nothing was launched.
-
-    Raises ``LaunchError`` for a wrong call, ``KernelMiss`` where no variant serves it,
-    ``BundleError`` for a damaged bundle, ``DriverError`` for what the driver refuses.
-    """
-
-    __slots__ = ("_bundle", "_choices", "_stream", "info", "name")
-
-    def __init__(self, bundle: Bundle, name: str, stream: int | None = None) -> None:
-        self._bundle = bundle
-        self._stream = stream
-        self._choices = bundle._choices.setdefault(name, {})
-        self.name = name
-        self.info = bundle.reader.kernels[name]
-
-    def __repr__(self) -> str:
-        return f"<aot.Kernel {self.name}({', '.join(p.name for p in self.info.params)})>"
-
-    def __getitem__(self, grid: GridLike) -> Callable[..., Entry | None]:
-        def call(*args: Any, **kwargs: Any) -> Entry | None:
-            return self._run(grid, args, kwargs)
-
-        return call
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Entry | None:
-        return self._run(None, args, kwargs)
-
-    def with_stream(self, stream: object) -> Kernel:
-        """Return this kernel launching on ``stream``: a handle, or an object that has one as
-        ``cuda_stream`` (torch's) or through ``__cuda_stream__`` (the CUDA Python protocol)."""
-        return Kernel(self._bundle, self.name, _stream_handle(stream))
-
-    def select(self, request: Request) -> Selection:
-        """Choose the variant for ``request``, with the reasons; needs neither driver nor GPU."""
-        return select_kernel(request, self.info, self._bundle.reader.table)
-
-    def _run(self, grid: GridLike | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
-        bundle = self._bundle
-        if bundle._closed:
-            raise LaunchError(f"kernel {self.name!r}: its bundle {bundle.reader.path} was closed")
-        call = read_call(self.info, args, kwargs)
-        if grid is not None and not callable(grid) and 0 in check_grid(self.name, grid):
-            return None
-        driver = get_driver()
-        device = driver.device(_device_index(driver, call))
-        entry = self._choose(call, device)
-        bundle._count("hits")
-        sizes = self._grid(grid, entry, call)
-        if 0 in sizes:
-            return None
-        stream = self._stream if self._stream is not None else _stream_of(call, device)
-        launcher: Launcher = driver.launch
-        launch(driver, device, bundle._prepare(entry), call, sizes, stream, launcher)
-        bundle._count("launches")
-        return entry
-
-    def _choose(self, call: Call, device: Device) -> Entry:
-        """The variant that serves a call. Selection is pure, so equal calls share one choice."""
-        key = (device.capability, device.max_shared, call.key())
-        entry = self._choices.get(key)
-        if entry is not None:
-            return entry
-        request = Request(
-            kernel=self.name,
-            args=call.values(),
-            constexprs=call.constexprs,
-            options=call.options,
-            capability=device.capability,
-            max_shared=device.max_shared,
-        )
-        selection = self.select(request)
-        if selection.entry is None:
-            self._bundle._count("misses")
-            raise miss.kernel_miss(self._bundle.reader, self.info, request, selection, str(device))
-        if len(self._choices) >= _MAX_CHOICES:
-            self._choices.clear()
-        self._choices[key] = selection.entry
-        return selection.entry
-
-    def _grid(self, grid: GridLike | None, entry: Entry, call: Call) -> Grid:
-        variant = entry.variant
-        found = grid_of_spec(self.info, variant, call) if grid is None else grid_of_call(grid, variant, call)
-        return check_grid(self.name, found, variant.options.num_ctas)
-
-
-def _device_index(driver: Driver, call: Call) -> int:
-    """The tensors' device; where none says, the one whose memory they are; else the current one."""
-    if call.device is not None:
-        return call.device
-    for pointer in call.pointers.values():
-        found = driver.device_of(pointer.address) if pointer.address else None
-        if found is not None:
-            return found
-    current = torch_adapter.current_device()
-    return driver.current_device() if current is None else current
-
-
-def _stream_of(call: Call, device: Device) -> int:
-    if any(pointer.torch for pointer in call.pointers.values()):
-        return torch_adapter.current_stream(device.index)
-    return 0
-
-
-def _stream_handle(stream: object) -> int:
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
-    handle = getattr(stream, "cuda_stream", None)
-    if isinstance(handle, int):
-        return handle
-    protocol = getattr(stream, "__cuda_stream__", None)
-    if protocol is not None:
-        pair = protocol() if callable(protocol) else protocol
-        return int(pair[1])
-    raise UsageError(f"found stream {stream!r}, wanted a handle, torch's stream or a CUDA Python stream")

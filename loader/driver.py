@@ -1,19 +1,22 @@
 """The one door to the CUDA driver: every call is checked, every error names call, CUDA error and kernel.
 
-``cuda.bindings`` is imported, and the driver library opened, when the first launch asks
-for it and not before.
+The driver library is opened when the first launch asks for it and not before: by the native
+launcher where there is one, else by cuda-bindings.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
+
+from msgspec import Struct
 
 from aot.errors import DriverError, LaunchError
+from aot.loader import native, stats
 
 # The driver allows this much dynamic shared memory without being asked.
 _SHARED_WITHOUT_OPT_IN = 48 * 1024
@@ -29,16 +32,63 @@ _HINTS = {
     "the CUDA context is lost, start the process again",
     701: "the kernel needs more registers or shared memory than the device has left for one block",
     719: "a kernel that ran before failed; the CUDA context is lost, start the process again",
-    900: "a stream is being captured: call the kernel once before the capture begins",
-    906: "a stream is being captured: call the kernel once before the capture begins",
-    901: "a stream is being captured: call the kernel once before the capture begins",
+    900: "a stream is being captured: preload the kernel, or call it once, before the capture begins",
+    906: "a stream is being captured: preload the kernel, or call it once, before the capture begins",
+    901: "a stream is being captured: preload the kernel, or call it once, before the capture begins",
 }
 # The image is not one that this driver or this device can run.
 _BAD_IMAGE = (200, 209, 218, 222)
 
+# cuda.h: CUdevice_attribute.
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MAX_SHARED_OPT_IN = 75, 76, 97
+# cuda.h: CUfunction_attribute.
+_FUNCTION_ATTRIBUTES = {
+    8: "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
+    14: "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED",
+}
+_MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = _FUNCTION_ATTRIBUTES
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+
+class CudaApi(Protocol):
+    """The driver functions that loading and launching need, over plain numbers: each returns CUDA's
+    status, alone or before its value. ``open_driver`` raises ``OSError`` where there is no driver."""
+
+    def open_driver(self) -> int: ...
+    def driver_version(self) -> tuple[int, int]: ...
+    def device_count(self) -> tuple[int, int]: ...
+    def device_get(self, ordinal: int) -> tuple[int, int]: ...
+    def device_name(self, device: int) -> tuple[int, bytes]: ...
+    def device_attribute(self, attribute: int, device: int) -> tuple[int, int]: ...
+    def primary_context(self, device: int) -> tuple[int, int]: ...
+    def current_context(self) -> tuple[int, int]: ...
+    def context_device(self) -> tuple[int, int]: ...
+    def push_context(self, context: int) -> int: ...
+    def pop_context(self) -> int: ...
+    def pointer_device(self, address: int) -> tuple[int, int]: ...
+    def is_capturing(self, stream: int) -> tuple[int, int]: ...
+    def capture_id(self, stream: int) -> tuple[int, int]: ...
+    def load_library(self, image: bytes) -> tuple[int, int]: ...
+    def library_kernel(self, library: int, symbol: bytes) -> tuple[int, int]: ...
+    def kernel_function(self, kernel: int) -> tuple[int, int]: ...
+    def set_kernel_attribute(self, attribute: int, value: int, kernel: int, device: int) -> int: ...
+    def allocate_async(self, size: int, stream: int) -> tuple[int, int]: ...
+    def free_async(self, address: int, stream: int) -> int: ...
+    def zero_async(self, address: int, words: int, stream: int) -> int: ...
+    def error_name(self, status: int) -> str: ...
+
+    def launch(
+        self,
+        function: int,
+        grid: tuple[int, int, int],
+        block: int,
+        shared: int,
+        stream: int,
+        params: int,
+        num_ctas: int,
+    ) -> int: ...
+
+
+class Device(Struct, frozen=True, kw_only=True):
     """One GPU: ``index`` as CUDA counts them, ``capability`` major * 10 + minor, ``max_shared`` the
     largest dynamic shared memory of a block in bytes, ``context`` the handle of its primary context."""
 
@@ -52,11 +102,10 @@ class Device:
         return f"cuda:{self.index} ({self.name}, capability {self.capability // 10}.{self.capability % 10})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Image(Struct, frozen=True, kw_only=True):
     """A cubin to load: its ``sha256``, the ``symbol`` of its kernel, ``read`` that returns the verified
     bytes; ``shared`` and ``num_ctas`` as the variant launches it; ``kernel``, ``target`` and ``made_by``
-    (the compiler) for messages."""
+    (the compiler) for messages; ``preload`` is the call that loads it ahead of use."""
 
     sha256: str
     symbol: str
@@ -66,6 +115,7 @@ class Image:
     kernel: str
     target: str
     made_by: str
+    preload: str
 
 
 class Driver:
@@ -77,26 +127,30 @@ class Driver:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._cu, status = _open_driver()
+        self._cu = _driver_api()
         self._lock = threading.Lock()
         self._devices: dict[int, Device] = {}
-        self._libraries: dict[str, Any] = {}
+        self._libraries: dict[str, int] = {}
         self._kernels: dict[tuple[str, str], int] = {}
         self._ready: dict[tuple[str, str, int], int] = {}
-        self.check(status, "cuInit")
-        self.version = int(self.check(self._cu.cuDriverGetVersion(), "cuDriverGetVersion"))
+        self.check(_open(self._cu), "cuInit")
+        self.version = self.value(self._cu.driver_version(), "cuDriverGetVersion")
 
-    def check(self, result: tuple[Any, ...], call: str, what: str = "", hint: str = "") -> Any:
-        """Return what a driver call returned beside its status. Raises ``DriverError``."""
-        code = int(result[0])
-        if code == 0:
-            return result[1] if len(result) == 2 else None
-        hint = hint or _HINTS.get(code, "")
+    def check(self, status: int, call: str, what: str = "", hint: str = "") -> None:
+        """Raise ``DriverError`` for a status of ``call`` that is not success."""
+        if status == 0:
+            return
+        hint = hint or _HINTS.get(status, "")
         raise DriverError(
-            f"{call} failed with {_name(result[0])} ({code})"
+            f"{call} failed with {self._cu.error_name(status)} ({status})"
             + (f" for {what}" if what else "")
             + (f"; {hint}" if hint else "")
         )
+
+    def value(self, result: tuple[int, int], call: str, what: str = "", hint: str = "") -> int:
+        """Return what a driver call returned beside its status. Raises ``DriverError``."""
+        self.check(result[0], call, what, hint)
+        return result[1]
 
     def device(self, index: int) -> Device:
         """Return CUDA device ``index``. Its primary context is retained, not made current."""
@@ -107,62 +161,72 @@ class Driver:
                 self._devices[index] = found
         return found
 
-    def _read_device(self, index: int) -> Device:
-        cu, check = self._cu, self.check
-        count = check(cu.cuDeviceGetCount(), "cuDeviceGetCount")
+    def survey(self) -> tuple[Device, ...]:
+        """Every device that the driver shows. No context is made, and ``context`` is 0."""
+        count = self.value(self._cu.device_count(), "cuDeviceGetCount")
+        return tuple(self._read_device(index, retain=False) for index in range(count))
+
+    def _read_device(self, index: int, retain: bool = True) -> Device:
+        cu, value = self._cu, self.value
+        count = value(cu.device_count(), "cuDeviceGetCount")
         if not 0 <= index < count:
             raise DriverError(
                 f"found device cuda:{index}, wanted one of the {count} that the driver shows; "
                 "look at CUDA_VISIBLE_DEVICES"
             )
-        handle = check(cu.cuDeviceGet(index), "cuDeviceGet")
-        name = check(cu.cuDeviceGetName(256, handle), "cuDeviceGetName")
-        kinds = cu.CUdevice_attribute
+        handle = value(cu.device_get(index), "cuDeviceGet")
+        status, name = cu.device_name(handle)
+        self.check(status, "cuDeviceGetName")
 
-        def attribute(which: str) -> int:
-            kind = getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{which}")
-            return int(check(cu.cuDeviceGetAttribute(kind, handle), "cuDeviceGetAttribute"))
+        def attribute(which: int) -> int:
+            return value(cu.device_attribute(which, handle), "cuDeviceGetAttribute")
 
-        major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
-        context = check(cu.cuDevicePrimaryCtxRetain(handle), "cuDevicePrimaryCtxRetain", f"cuda:{index}")
+        major, minor = attribute(_CAPABILITY_MAJOR), attribute(_CAPABILITY_MINOR)
+        context = 0
+        if retain:
+            context = value(cu.primary_context(handle), "cuDevicePrimaryCtxRetain", f"cuda:{index}")
         return Device(
             index=index,
-            name=name.split(b"\0")[0].decode(errors="replace"),
+            name=name.decode(errors="replace"),
             capability=major * 10 + minor,
-            max_shared=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-            context=int(context),
+            max_shared=attribute(_MAX_SHARED_OPT_IN),
+            context=context,
         )
 
     def current_device(self) -> int:
         """The device of the calling thread's context, or 0 where it has none."""
-        if int(self.check(self._cu.cuCtxGetCurrent(), "cuCtxGetCurrent")) == 0:
+        if self.value(self._cu.current_context(), "cuCtxGetCurrent") == 0:
             return 0
-        return int(self.check(self._cu.cuCtxGetDevice(), "cuCtxGetDevice"))
+        return self.value(self._cu.context_device(), "cuCtxGetDevice")
 
     def device_of(self, address: int) -> int | None:
         """The device whose memory ``address`` is, or None where the driver knows no such memory."""
-        kind = self._cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        status, index = self._cu.cuPointerGetAttribute(kind, address)
-        return int(index) if int(status) == 0 and int(index) >= 0 else None
+        status, index = self._cu.pointer_device(address)
+        return index if status == 0 and index >= 0 else None
 
     def capture_id(self, stream: int) -> int:
         """Return what tells the capture that ``stream`` is part of from every other one."""
-        result = self._cu.cuStreamGetCaptureInfo(stream)
-        self.check(result, "cuStreamGetCaptureInfo")
-        return int(result[2])
+        return self.value(self._cu.capture_id(stream), "cuStreamGetCaptureInfo")
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether ``stream`` is being captured into a graph."""
+        return self.value(self._cu.is_capturing(stream), "cuStreamIsCapturing") != 0
 
     @contextmanager
     def current(self, device: Device) -> Iterator[None]:
         """Have the device's primary context current in this thread, and afterwards what was before."""
-        if int(self.check(self._cu.cuCtxGetCurrent(), "cuCtxGetCurrent")) == device.context:
+        if self.value(self._cu.current_context(), "cuCtxGetCurrent") == device.context:
             yield
             return
-        context = self._cu.CUcontext(device.context)
-        self.check(self._cu.cuCtxPushCurrent(context), "cuCtxPushCurrent", str(device))
+        self.check(self._cu.push_context(device.context), "cuCtxPushCurrent", str(device))
         try:
             yield
         finally:
-            self.check(self._cu.cuCtxPopCurrent(), "cuCtxPopCurrent", str(device))
+            self.check(self._cu.pop_context(), "cuCtxPopCurrent", str(device))
+
+    def has_loaded(self, sha256: str) -> bool:
+        """Whether the cubin is in the driver."""
+        return sha256 in self._libraries
 
     def function(self, device: Device, image: Image, stream: int) -> int:
         """Return the handle of a kernel that is ready to launch on ``device``, loading it at first use.
@@ -176,8 +240,15 @@ class Driver:
             with self._lock:
                 found = self._ready.get(key)
                 if found is None:
-                    found = self._load(image, stream)
-                    self._prepare(found, device, image)
+                    kernel = self._load(image, stream)
+                    self._prepare(kernel, device, image)
+                    # A kernel is the same on every device; what this one launches is the function of
+                    # its context. Launching the kernel itself looks that up each time.
+                    found = self.value(
+                        self._cu.kernel_function(kernel),
+                        "cuKernelGetFunction",
+                        f"kernel {image.kernel!r} of target {image.target} on {device}",
+                    )
                     self._ready[key] = found
         return found
 
@@ -189,22 +260,24 @@ class Driver:
         what = f"kernel {image.kernel!r} of target {image.target}"
         library = self._libraries.get(image.sha256)
         if library is None:
-            if int(self.check(cu.cuStreamIsCapturing(stream), "cuStreamIsCapturing", what)) != 0:
+            if self.value(cu.is_capturing(stream), "cuStreamIsCapturing", what) != 0:
                 raise LaunchError(
-                    f"{what} is not loaded yet, and the stream is being captured; "
-                    "call it once before the capture begins"
+                    f"{what} is not loaded yet, and the stream is being captured; load it before the capture "
+                    f"begins: {image.preload}"
                 )
+            started = time.perf_counter()
             data = image.read()
-            result = cu.cuLibraryLoadData(data, [], [], 0, [], [], 0)
-            hint = self._image_hint(image) if int(result[0]) in _BAD_IMAGE else ""
-            library = self.check(result, "cuLibraryLoadData", what, hint)
+            result = cu.load_library(data)
+            hint = self._image_hint(image) if result[0] in _BAD_IMAGE else ""
+            library = self.value(result, "cuLibraryLoadData", what, hint)
             self._libraries[image.sha256] = library
-        kernel = self.check(
-            cu.cuLibraryGetKernel(library, image.symbol.encode()),
+            stats.kernel(image.kernel).load(time.perf_counter() - started)
+        kernel = self.value(
+            cu.library_kernel(library, image.symbol.encode()),
             "cuLibraryGetKernel",
             f"{what} ({image.symbol})",
         )
-        return self._kernels.setdefault((image.sha256, image.symbol), int(kernel))
+        return self._kernels.setdefault((image.sha256, image.symbol), kernel)
 
     def _image_hint(self, image: Image) -> str:
         return (
@@ -215,23 +288,19 @@ class Driver:
 
     def _prepare(self, kernel: int, device: Device, image: Image) -> None:
         """Ask for what a launch may not have by default. Variants of one cubin share these values."""
-        attributes = self._cu.CUfunction_attribute
         what = f"kernel {image.kernel!r} of target {image.target} on {device}"
         wanted = []
         if image.shared > _SHARED_WITHOUT_OPT_IN:
-            wanted.append((attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, image.shared))
+            wanted.append((_MAX_DYNAMIC_SHARED, image.shared))
         if image.num_ctas > _PORTABLE_CLUSTER:
-            wanted.append((attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1))
+            wanted.append((_NON_PORTABLE_CLUSTER, 1))
         for attribute, value in wanted:
-            result = self._cu.cuKernelSetAttribute(
-                attribute, value, self._cu.CUkernel(kernel), self._cu.CUdevice(device.index)
-            )
             self.check(
-                result,
+                self._cu.set_kernel_attribute(attribute, value, kernel, device.index),
                 "cuKernelSetAttribute",
                 what,
-                f"wanted {attribute.name} = {value}, the device allows {device.max_shared} bytes of "
-                "shared memory",
+                f"wanted {_FUNCTION_ATTRIBUTES[attribute]} = {value}, the device allows "
+                f"{device.max_shared} bytes of shared memory",
             )
 
     def launch(
@@ -250,37 +319,31 @@ class Driver:
         ``params`` is the address of the array of parameter addresses. The blocks of a program
         lie along x, as Triton's own launcher puts them. The context must be current.
         """
-        cu = self._cu
-        if num_ctas == 1:
-            result = cu.cuLaunchKernel(cu.CUfunction(function), *grid, block, 1, 1, shared, stream, params, 0)
-            self.check(result, "cuLaunchKernel", what)
-            return
-        config = cu.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * num_ctas, grid[1], grid[2]
-        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
-        config.sharedMemBytes = shared
-        config.hStream = cu.CUstream(stream)
-        cluster, policy = cu.CUlaunchAttribute(), cu.CUlaunchAttribute()
-        cluster.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        dim = cluster.value.clusterDim
-        dim.x, dim.y, dim.z = num_ctas, 1, 1
-        policy.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
-        policy.value.clusterSchedulingPolicyPreference = (
-            cu.CUclusterSchedulingPolicy.CU_CLUSTER_SCHEDULING_POLICY_SPREAD
-        )
-        config.attrs = [cluster, policy]
-        config.numAttrs = 2
-        result = cu.cuLaunchKernelEx(config, cu.CUfunction(function), params, 0)
-        self.check(result, "cuLaunchKernelEx", what)
+        status = self._cu.launch(function, grid, block, shared, stream, params, num_ctas)
+        self.launched(status, num_ctas, what)
+
+    def launched(self, status: int, num_ctas: int, what: str) -> None:
+        """Raise ``DriverError`` for the status of a launch that failed."""
+        self.check(status, "cuLaunchKernel" if num_ctas == 1 else "cuLaunchKernelEx", what)
+
+    def allocate(self, device: Device, size: int, stream: int, *, zero: bool = False) -> int:
+        """The address of ``size`` bytes (a multiple of 4) on ``device``, for what follows on ``stream`` and
+        for good. ``zero``: they are zeros. Raises ``DriverError``."""
+        what = f"{size} bytes on {device}"
+        with self.current(device):
+            address = self.value(self._cu.allocate_async(size, stream), "cuMemAllocAsync", what)
+            if zero:
+                self.check(self._cu.zero_async(address, size // 4, stream), "cuMemsetD32Async", what)
+        return address
 
     @contextmanager
     def memory(self, size: int, stream: int, what: str) -> Iterator[int]:
         """Lend ``size`` bytes in the order of ``stream``: what is launched on it meanwhile may use them."""
-        address = int(self.check(self._cu.cuMemAllocAsync(size, stream), "cuMemAllocAsync", what))
+        address = self.value(self._cu.allocate_async(size, stream), "cuMemAllocAsync", what)
         try:
             yield address
         finally:
-            self.check(self._cu.cuMemFreeAsync(address, stream), "cuMemFreeAsync", what)
+            self.check(self._cu.free_async(address, stream), "cuMemFreeAsync", what)
 
 
 _driver: Driver | None = None
@@ -298,6 +361,8 @@ def get_driver() -> Driver:
     if found is None:
         with _driver_lock:
             found = _driver = _driver or Driver()
+            # What was prepared holds handles of this process; a child's calls must come here.
+            os.register_at_fork(after_in_child=native.disable)
     if found.pid != os.getpid():
         raise DriverError(
             f"this process ({os.getpid()}) was forked from process {found.pid} after that one used CUDA, and "
@@ -307,21 +372,25 @@ def get_driver() -> Driver:
     return found
 
 
-def _open_driver() -> tuple[Any, tuple[Any, ...]]:
-    """Return cuda-bindings' driver module and the status of ``cuInit``, the call that opens the library."""
+def _driver_api() -> CudaApi:
+    """The native launcher's driver functions, or cuda-bindings' where there is no native launcher."""
+    found: CudaApi | None = native.module()
+    if found is not None:
+        return found
+    from aot.loader.bindings import Bindings
+
     try:
-        from cuda.bindings import driver
+        return Bindings()
     except ImportError as error:
         raise DriverError(f"cuda-bindings cannot be imported ({error}); install aot-kernels again") from None
+
+
+def _open(api: CudaApi) -> int:
+    """The status of ``cuInit``, after the driver library was opened."""
     try:
-        return driver, driver.cuInit(0)
-    except Exception as error:
-        # cuda-bindings raises a type of its own, another in each major version.
+        return api.open_driver()
+    except OSError as error:
         raise DriverError(
-            f"found no CUDA driver ({type(error).__name__}: {error}); wanted libcuda.so.1, which comes with "
+            f"found no CUDA driver ({error}); wanted libcuda.so.1, which comes with "
             "the NVIDIA driver. In a container, start it with GPU access"
         ) from None
-
-
-def _name(status: Any) -> str:
-    return str(getattr(status, "name", None) or "an unknown CUDA error")

@@ -10,8 +10,9 @@ import ctypes
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from aot.errors import LaunchError
 from aot.expr import ExprError
@@ -26,7 +27,7 @@ from aot.target import MAX_GRID
 Grid = tuple[int, int, int]
 GridLike = Sequence[int] | Callable[[Mapping[str, object]], Sequence[int]]
 
-_WARP = 32
+WARP = 32
 # torch and the driver align what they allocate at least this well.
 _ALLOCATION_ALIGN = 256
 
@@ -47,8 +48,7 @@ class Launcher(Protocol):
     ) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """A variant with everything worked out that no call changes."""
 
     entry: Entry
@@ -81,7 +81,7 @@ def launch(
             launcher(
                 function,
                 grid,
-                options.num_warps * _WARP,
+                options.num_warps * WARP,
                 binary.shared,
                 stream,
                 params,

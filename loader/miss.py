@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from aot.dtypes import DTYPES
-from aot.errors import KernelMiss
+from aot.errors import KernelMiss, nearest
 from aot.loader.packing import Number
 from aot.loader.select import (
     Decision,
@@ -56,7 +56,38 @@ def kernel_miss(
                 *(f"  {line}" for line in suggestion(reader, kernel, request)),
             ]
         )
-    return KernelMiss(message, kernel=kernel.name, reasons=reasons)
+    return KernelMiss(message, kernel=kernel.name, reasons=reasons, kind=_kind(selection))
+
+
+def unknown_kernel(name: str, readers: Sequence[BundleReader]) -> KernelMiss:
+    """Return the error for a kernel that none of the bundles has."""
+    found = tuple(f"{reader.path} has {', '.join(reader.kernels)}" for reader in readers)
+    near = nearest(name, [known for reader in readers for known in reader.kernels])
+    message = (
+        f"no bundle has kernel {name!r}: {'; '.join(found)}{near}; build the spec that has it, "
+        "and put that bundle on AOT_BUNDLE_PATH"
+    )
+    return KernelMiss(message, kernel=name, reasons=found, kind="kernel")
+
+
+def merged(name: str, misses: Sequence[KernelMiss]) -> KernelMiss:
+    """Return the error for a call that several bundles were asked to serve: what each of them said."""
+    if len(misses) == 1:
+        return misses[0]
+    kinds = [miss.kind for miss in misses if miss.kind != "target"]
+    lines = [f"kernel {name!r}: none of {len(misses)} bundles serves the call:", *map(str, misses)]
+    return KernelMiss(
+        "\n".join(lines),
+        kernel=name,
+        reasons=tuple(reason for miss in misses for reason in miss.reasons),
+        kind=kinds[0] if kinds else "target",
+    )
+
+
+def _kind(selection: Selection) -> str:
+    """What is wrong with the variant that comes nearest."""
+    kinds = [d.fault.kind for d in selection.decisions if d.fault is not None]
+    return min(kinds, key=lambda kind: _DISTANCE.get(kind, 1), default="variant")
 
 
 def describe(kernel: Kernel, request: Request) -> str:
@@ -114,10 +145,10 @@ def suggestion(reader: BundleReader, kernel: Kernel, request: Request) -> list[s
     parameters and launch options as they should be.
     """
     entries = [entry for table in kernel.tables for entry in reader.table(table)]
-    nearest = _nearest(entries, request)
+    closest = _nearest(entries, request)
     sections: dict[str, list[str]] = {"axes": [], "params": [], "launch": [], "targets": []}
-    for fault in faults(nearest, request):
-        section, line = _mend(nearest.variant, fault, request, entries)
+    for fault in faults(closest, request):
+        section, line = _mend(closest.variant, fault, request, entries)
         if line not in sections[section]:
             sections[section].append(line)
     lines = [f"kernel: {kernel.name}"]

@@ -10,7 +10,8 @@ import ctypes
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from aot.dtypes import DTYPES
 from aot.errors import BundleError, LaunchError
@@ -104,8 +105,7 @@ def scalar_size(type_: str) -> int:
     return _INTS[type_][0] if type_ in _INTS else _FLOATS[type_][0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """How one variant's parameters lie in memory.
 
     ``names`` and ``types`` (``*`` for a pointer) are those of the visible parameters in order,

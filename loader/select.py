@@ -7,9 +7,10 @@ machine without a GPU that a launch runs with one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
+
+from msgspec import Struct
 
 from aot.errors import BundleError
 from aot.expr import Expr, ExprError
@@ -32,8 +33,7 @@ from aot.target import Target
 OptionValue = bool | int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointerValue:
+class PointerValue(Struct, frozen=True, kw_only=True):
     """What selection looks at in a tensor: torch's name of its ``dtype``, and whether its
     address is a multiple of 16 bytes. None where it is not known."""
 
@@ -41,8 +41,7 @@ class PointerValue:
     aligned: bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One call as plain data.
 
     ``args``: a value for each pointer and scalar parameter; one that is missing is unknown, and
@@ -63,8 +62,7 @@ class Request:
 FaultKind = Literal["target", "shared", "dtype", "align", "type", "claim", "bound", "constexpr", "option"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """Why a variant does not serve a request. ``name`` is the parameter, option or expression."""
 
     kind: FaultKind
@@ -72,8 +70,7 @@ class Fault:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """One step: ``variant`` was chosen (``fault`` None) or rejected.
 
     ``variant`` None stands for all ``count`` variants of a table that was passed over unread.
@@ -86,8 +83,7 @@ class Decision:
     fault: Fault | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(Struct, frozen=True, kw_only=True):
     """The entry that serves the request, or None, and every decision on the way to it."""
 
     entry: Entry | None

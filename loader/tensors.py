@@ -7,7 +7,8 @@ Any object will do that has ``data_ptr()`` and ``dtype``, as torch's tensors hav
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from aot.dtypes import ALIASES, DTYPES
 from aot.errors import LaunchError
@@ -31,8 +32,7 @@ _TYPESTR = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
+class Pointer(Struct, frozen=True, kw_only=True):
     """Where a tensor's first element lies. ``dtype`` is torch's name; ``device`` the CUDA
     device's index, None where the object does not say; ``torch`` whether it is torch's tensor."""
 

@@ -17,13 +17,25 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_driver(tmp_path_factory.mktemp("fakecuda"))
 
 
-@pytest.fixture
-def run(driver: Path, tmp_path: Path) -> Runner:
-    """Make a bundle of drafts and run a script with it."""
+@pytest.fixture(params=["native", "python"])
+def run(request: pytest.FixtureRequest, driver: Path, tmp_path: Path) -> Runner:
+    """Make a bundle of drafts and run a script with it: by the native launcher, and by cuda-bindings."""
 
     def runner(script: str, *drafts: Draft, **how: Any) -> Run:
         path = tmp_path / "bundle"
         make_bundle(path, *drafts)
-        return run_script(driver, script, path, **how)
+        env = {"AOT_NATIVE": "1" if request.param == "native" else "0"} | how.pop("env", {})
+        return run_script(driver, script, path, env=env, **how)
 
     return runner
+
+
+@pytest.fixture(scope="session")
+def reductions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every shipped reduction of a few dtypes for sm_90, without code."""
+    from cputensors import reductions_without_code
+
+    folder = tmp_path_factory.mktemp("reductions") / "bundle"
+    return reductions_without_code(
+        folder, "float32", "float16", "int8", "uint8", "int64", "bool", "complex64"
+    )

@@ -44,7 +44,8 @@ def test_every_public_name_is_there() -> None:
     assert after(code) == ({"msgspec"}, False)
     code = (
         "import aot\npublic = [n for n in dir(aot) if not n.startswith('__')]\n"
-        "assert public == ['Bundle', 'open', 'ops', 'use'], public\naot.open, aot.use\n"
+        "assert public == ['Bundle', 'fallback', 'open', 'ops', 'override', 'override_all', "
+        "'prometheus', 'record', 'stats', 'use'], public\naot.open, aot.use\n"
         "from aot import Bundle, use, open as opened\n"
     )
     assert after(code) == ({"msgspec"}, False)

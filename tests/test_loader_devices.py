@@ -48,12 +48,12 @@ def test_devices_and_contexts(run: Runner) -> None:
         for device in (1, 0, 1):
             kernel[(1,)](Array(device=device), 16)
         driver = get_driver()
-        before = int(driver._cu.cuCtxGetCurrent()[1])
+        before = int(driver._cu.current_context()[1])
         with driver.current(driver.device(1)):
             kernel[(1,)](Array(device=0), 16)
             kernel[(1,)](Array(device=1), 16)
-            inside = int(driver._cu.cuCtxGetCurrent()[1]) == driver.device(1).context
-        answer([before, inside, int(driver._cu.cuCtxGetCurrent()[1])])
+            inside = int(driver._cu.current_context()[1]) == driver.device(1).context
+        answer([before, inside, int(driver._cu.current_context()[1])])
         """,
         simple(),
         devices="9.0,9.0",
@@ -161,8 +161,8 @@ def test_first_load_in_a_capture(run: Runner) -> None:
     assert result.value == [
         [
             "LaunchError",
-            "kernel 'k' of target sm_90 is not loaded yet, and the stream is being captured; "
-            "call it once before the capture begins",
+            "kernel 'k' of target sm_90 is not loaded yet, and the stream is being captured; load it before "
+            'the capture begins: bundle.preload(kernels=["k"], dtypes=["float32"])',
         ],
         None,
     ]

@@ -66,7 +66,7 @@ def test_driver_errors(run: Runner, fail: str, fault: str) -> None:
         kernel = aot.open(PATH).kernel("k")[(1,)]
         first, second = error(kernel, Array(), 16), error(kernel, Array(), 16)
         cu = get_driver()._cu
-        answer([first, second, int(cu.cuCtxGetCurrent()[1])])
+        answer([first, second, cu.current_context()[1]])
         """,
         simple(),
         fail=fail,
@@ -172,33 +172,6 @@ def test_unknown_kernels_and_closed_bundles(run: Runner) -> None:
         ["k"],
         "<aot.Kernel k(x, n)>",
     ]
-
-
-def test_the_default_bundle(run: Runner) -> None:
-    """``aot.use`` before ``AOT_BUNDLE_PATH``; neither is an error that says both."""
-    result = run(
-        """
-        from aot.loader import default_bundle
-        neither = error(default_bundle)
-        os.environ["AOT_BUNDLE_PATH"] = PATH + "-not"
-        wrong = error(default_bundle)
-        os.environ["AOT_BUNDLE_PATH"] = PATH
-        first = default_bundle()
-        same = default_bundle() is first
-        used = aot.use(PATH)
-        answer([neither, wrong[0], same, used is default_bundle(), used is not first, aot.use(first) is first,
-                default_bundle() is first])
-        """,
-        simple(),
-    )
-    neither, wrong, *rest = result.value
-    assert neither == [
-        "UsageError",
-        "found no bundle: AOT_BUNDLE_PATH is not set and aot.use was not called; "
-        'wanted aot.use("path/to/bundle"), or the path in that variable',
-    ]
-    assert wrong == "NoBundleError"
-    assert rest == [True] * 5
 
 
 @pytest.mark.parametrize("python", [(), ("-I",), ("-OO",), ("-W", "error")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 WANTED = (
     "aot/__init__.py",
     "aot/build/plan.py",
+    "aot/include/aot.h",
+    "aot/include/aot/json.h",
+    "aot/loader/_native.abi3.so",
     "aot/loader/bundle.py",
     "aot/loader/ops/reductions.py",
     "aot/kernel_specs/reductions/reduce.py",
@@ -26,6 +30,8 @@ import sys
 import aot, aot.loader, aot.reader, aot.loader.bundle, aot.loader.driver
 for heavy in ("torch", "triton", "yaml", "click"):
     assert heavy not in sys.modules, heavy
+from aot.loader import native
+assert native.available(), native.reason()
 try:
     aot.open("/nonexistent")
 except aot.errors.AotError as error:
@@ -35,6 +41,22 @@ except aot.errors.AotError as error:
 
 def _run(*command: str) -> None:
     subprocess.run(command, check=True, cwd=ROOT)
+
+
+def _check_without_compiler(folder: Path) -> None:
+    """A machine without a compiler gets a pure wheel, not a failed build."""
+    made = folder / "pure"
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(made)],
+        check=True,
+        cwd=ROOT,
+        env=dict(os.environ) | {"CC": "false"},
+    )
+    wheel = next(made.glob("*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        native = [name for name in archive.namelist() if name.endswith(".so")]
+    if native or not wheel.name.endswith("-py3-none-any.whl"):
+        raise SystemExit(f"{wheel.name}: found {native} of a build without a compiler, wanted a pure wheel")
 
 
 def _check_names(names: list[str], what: str) -> None:
@@ -52,7 +74,7 @@ def _check_names(names: list[str], what: str) -> None:
 
 def main() -> None:
     """Check the distribution, or exit with a sentence that says what is wrong."""
-    for link in ("build", "loader", "kernel_specs"):
+    for link in ("build", "loader", "kernel_specs", "include"):
         if not (ROOT / "aot" / link).is_symlink():
             raise SystemExit(
                 f"aot/{link}: wanted a symbolic link to ../{link}; clone with core.symlinks=true"
@@ -66,6 +88,9 @@ def main() -> None:
         with tarfile.open(next(Path(folder).glob("*.tar.gz"))) as archive:
             if not any(name.endswith("/loader/bundle.py") for name in archive.getnames()):
                 raise SystemExit("sdist: found no loader")
+        if "-cp310-abi3-" not in wheel.name:
+            raise SystemExit(f"{wheel.name}: wanted the tag of the native launcher, cp310-abi3")
+        _check_without_compiler(Path(folder))
         environment = Path(folder, "venv")
         venv.create(environment, with_pip=True)
         python = str(environment / "bin" / "python")

@@ -1,4 +1,4 @@
-"""The command line: ``aot plan``, ``build``, ``ls``, ``explain``, ``verify``.
+"""The command line: ``aot plan``, ``build``, ``ls``, ``explain``, ``verify``, ``doctor``, ``spec``.
 
 Exit codes: 0 done; 1 the work or the check failed; 2 bad usage or bad input.
 """
@@ -18,6 +18,12 @@ def main(args: Sequence[str] | None = None) -> None:
         # The base install has none of the packages that this needs, and click is the first.
         if error.name not in ("click", "rich"):
             raise
+        words = list(sys.argv[1:] if args is None else args)
+        if words in (["doctor"], ["doctor", "--json"]):
+            # A service has the base install alone, and this is the command that is for it.
+            from aot.cli import diagnosis
+
+            sys.exit(diagnosis.run(as_json=len(words) == 2))
         print(
             f"aot: found no {error.name}, which the command line needs; "
             "install it with: pip install 'aot-kernels[build]'",

@@ -13,7 +13,9 @@ import click
 import aot
 from aot.build.filters import spell_axes
 from aot.cli import output
+from aot.cli.doctor import doctor
 from aot.cli.explain import claims, explain
+from aot.cli.spec import spec as spec_group
 from aot.errors import BundleError, NoBundleError, UsageError
 from aot.target import Target
 
@@ -32,7 +34,7 @@ class _Seconds(click.FloatRange):
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(aot.__version__, prog_name="aot")
 def cli() -> None:
-    """Build GPU kernels ahead of time, and look into what was built."""
+    """Build GPU kernels ahead of time, and look into what was built and what can run."""
 
 
 def _filters(items: Iterable[str]) -> dict[str, list[str]]:
@@ -300,4 +302,6 @@ def verify(bundle: str, as_json: bool) -> int:
     return 1 if faults else 0
 
 
+cli.add_command(doctor)
 cli.add_command(explain)
+cli.add_command(spec_group)

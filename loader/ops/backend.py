@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import torch
 
-from aot.loader import discovery
+from aot.loader import discovery, native, torch_adapter
 from aot.loader.driver import get_driver
 from aot.loader.ops.splits import SplitPolicy
 from aot.loader.ops.workspace import Capture
+from aot.loader.prepared import HeldCall
 
 Grid = Callable[[Mapping[str, Any]], tuple[int, ...]]
 
@@ -61,15 +62,18 @@ class CudaBackend:
     def kernel(self, name: str) -> KernelHandle:
         return discovery.default_bundle().kernel(name)
 
+    def hold(self, name: str, grid: Grid, args: tuple[Any, ...], constexprs: dict[str, str]) -> HeldCall:
+        """The call of kernel ``name`` of the first default bundle that serves it."""
+        return discovery.serve(name, lambda kernel: kernel.hold(grid, args, dict(constexprs)))
+
     def policy(self, device: torch.device) -> SplitPolicy:
         return _policy(device.index)
 
     def stream(self, device: torch.device) -> Hashable | None:
-        with torch.cuda.device(device):
-            stream = int(torch.cuda.current_stream().cuda_stream)
-            if torch.cuda.is_current_stream_capturing():
-                return Capture(stream, get_driver().capture_id(stream))
-            return stream
+        driver = get_driver()
+        stream = torch_adapter.current_stream(device.index)
+        with driver.current(driver.device(device.index)):
+            return Capture(stream, driver.capture_id(stream)) if driver.is_capturing(stream) else stream
 
 
 @lru_cache(maxsize=64)
@@ -91,7 +95,9 @@ def use_backend(backend: Backend) -> Iterator[None]:
     global _current
     before = _current
     _current = backend
+    native.invalidate()
     try:
         yield
     finally:
         _current = before
+        native.invalidate()

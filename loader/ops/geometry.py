@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Layout = Literal["rows", "cols", "strided", "copy"]
 Dim = tuple[int, int]
@@ -36,8 +37,7 @@ COLS_MULTIPLE = 16
 COLS_INNER = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduction:
+class Reduction(Struct, frozen=True, kw_only=True):
     """The loops of one reduction.
 
     ``n_out`` outputs, each of ``n_red`` elements. ``kept`` and ``reduced`` are the merged

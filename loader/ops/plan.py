@@ -5,15 +5,16 @@ Planning and launching are apart, so that a plan can be made once and launched m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
 
+from msgspec import Struct
+
 from aot.dtypes import DTYPES
 from aot.loader.ops.geometry import Reduction, reduction
 from aot.loader.ops.splits import SplitPolicy, splits
-from aot.loader.ops.table import Op, Types, accumulator
+from aot.loader.ops.table import Op, Types, accumulator, kernel_name
 
 # The dtypes that the cols kernels are built for; the strided ones serve the others.
 COLS_DTYPES = frozenset(DTYPES) - {
@@ -27,8 +28,7 @@ COLS_DTYPES = frozenset(DTYPES) - {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchPlan:
+class LaunchPlan(Struct, frozen=True, kw_only=True):
     """One launch of one kernel.
 
     ``types`` names the dtypes; the input that is launched on already has ``types.dtype``.
@@ -87,10 +87,9 @@ def make_plan(
         scalars += (loops.row_stride,)
     else:
         scalars += loops.cols_scalars if layout == "cols" else loops.strided_scalars
-    kernel = f"{'argreduce' if op.family == 'index' else 'reduce'}_{layout}"
     reduced = frozenset(dims)
     return LaunchPlan(
-        kernel=kernel,
+        kernel=kernel_name(op, layout),
         types=types,
         permutation=permutation,
         scalars=(*scalars, split.count, split.size),

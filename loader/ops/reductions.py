@@ -2,13 +2,16 @@
 
 Every function takes CUDA tensors of any strides and returns what torch returns: NaN wins,
 the first index wins ties, integers are summed in int64. Where torch has no kernel for a
-dtype, ``docs/reference/ops.md`` says what ours does. There is no gradient: an input that
-requires grad is refused while grad mode is on.
+dtype, ``docs/reference/ops.md`` says what ours does. There is no gradient here: an input that
+requires grad is refused while grad mode is on (``aot.ops`` sends such a call through torch's
+dispatcher). Each function has ``plan``, which does everything but launch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, Protocol
 
 import torch
 
@@ -22,13 +25,36 @@ from aot.loader.ops.arguments import (
     check_input,
     dtype_name,
 )
-from aot.loader.ops.execute import launch_indices, launch_values
-from aot.loader.ops.plan import LaunchPlan, make_plan
+from aot.loader.ops.execute import ReductionCall, Returns
+from aot.loader.ops.plan import make_plan
 from aot.loader.ops.table import Op
 
 Dim = int | list[int] | tuple[int, ...] | None
 
+P = ParamSpec("P")
 
+
+class Reduction(Protocol[P]):
+    """A function that reduces at once, and ``plan``, which returns the call to make."""
+
+    __name__: str
+    __doc__: str | None
+    plan: Callable[P, ReductionCall]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+
+def _reduction(plan: Callable[P, ReductionCall]) -> Reduction[P]:
+    @wraps(plan)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return plan(*args, **kwargs).run()
+
+    found: Any = run
+    found.plan = plan
+    return found  # type: ignore[no-any-return]
+
+
+@_reduction
 def sum(
     input: torch.Tensor,
     dim: Dim = None,
@@ -36,11 +62,12 @@ def sum(
     *,
     dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> ReductionCall:
     """Sum over ``dim`` (None or ``[]``: all). Integers and bool give int64 unless ``dtype`` is named."""
     return _values(table.SUM, input, dim, keepdim, dtype, out)
 
 
+@_reduction
 def mean(
     input: torch.Tensor,
     dim: Dim = None,
@@ -48,11 +75,12 @@ def mean(
     *,
     dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> ReductionCall:
     """Mean over ``dim``. Integers and bool need a floating or complex ``dtype``."""
     return _values(table.MEAN, input, dim, keepdim, dtype, out)
 
 
+@_reduction
 def prod(
     input: torch.Tensor,
     dim: int | None = None,
@@ -60,62 +88,73 @@ def prod(
     *,
     dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> ReductionCall:
     """Product over ``dim`` (None: all). Integers and bool give int64 unless ``dtype`` is named."""
     return _values(table.PROD, input, dim, keepdim, dtype, out)
 
 
+@_reduction
 def amax(
     input: torch.Tensor, dim: Dim = (), keepdim: bool = False, *, out: torch.Tensor | None = None
-) -> torch.Tensor:
+) -> ReductionCall:
     """Maximum over ``dim`` (``()`` or None: all); NaN where an element is NaN."""
     return _values(table.AMAX, input, dim, keepdim, None, out)
 
 
+@_reduction
 def amin(
     input: torch.Tensor, dim: Dim = (), keepdim: bool = False, *, out: torch.Tensor | None = None
-) -> torch.Tensor:
+) -> ReductionCall:
     """Minimum over ``dim`` (``()`` or None: all); NaN where an element is NaN."""
     return _values(table.AMIN, input, dim, keepdim, None, out)
 
 
-def max(input: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: Any = None) -> Any:
+@_reduction
+def max(
+    input: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: Any = None
+) -> ReductionCall:
     """Without ``dim`` the maximum of all elements; with it ``torch.return_types.max(values, indices)``.
 
     ``out`` is a tensor without ``dim`` and a pair of tensors (values, int64 indices) with it.
     """
     if dim is None:
         return _values(table.MAX_ALL, input, None, keepdim, None, out)
-    return torch.return_types.max(_extremes(table.MAX_DIM, input, dim, keepdim, out))
+    return _extremes(table.MAX_DIM, input, dim, keepdim, out)
 
 
-def min(input: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: Any = None) -> Any:
+@_reduction
+def min(
+    input: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: Any = None
+) -> ReductionCall:
     """Without ``dim`` the minimum of all elements; with it ``torch.return_types.min(values, indices)``.
 
     ``out`` is a tensor without ``dim`` and a pair of tensors (values, int64 indices) with it.
     """
     if dim is None:
         return _values(table.MIN_ALL, input, None, keepdim, None, out)
-    return torch.return_types.min(_extremes(table.MIN_DIM, input, dim, keepdim, out))
+    return _extremes(table.MIN_DIM, input, dim, keepdim, out)
 
 
+@_reduction
 def argmax(
     input: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: torch.Tensor | None = None
-) -> torch.Tensor:
+) -> ReductionCall:
     """Index of the first maximum along ``dim`` (None: in the flattened tensor), int64; a NaN is largest."""
     return _positions(table.ARGMAX, input, dim, keepdim, out)
 
 
+@_reduction
 def argmin(
     input: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: torch.Tensor | None = None
-) -> torch.Tensor:
+) -> ReductionCall:
     """Index of the first minimum along ``dim`` (None: in the flattened tensor), int64; a NaN is smallest."""
     return _positions(table.ARGMIN, input, dim, keepdim, out)
 
 
+@_reduction
 def any(
     input: torch.Tensor, dim: Dim = None, keepdim: bool = False, *, out: torch.Tensor | None = None
-) -> torch.Tensor:
+) -> ReductionCall:
     """Whether an element is not zero. uint8 gives uint8, everything else bool.
 
     ``dim=[]`` reduces nothing, as in torch.
@@ -123,9 +162,10 @@ def any(
     return _values(table.ANY, input, dim, keepdim, None, out)
 
 
+@_reduction
 def all(
     input: torch.Tensor, dim: Dim = None, keepdim: bool = False, *, out: torch.Tensor | None = None
-) -> torch.Tensor:
+) -> ReductionCall:
     """Whether no element is zero. uint8 gives uint8, everything else bool.
 
     ``dim=[]`` reduces nothing, as in torch.
@@ -133,7 +173,7 @@ def all(
     return _values(table.ALL, input, dim, keepdim, None, out)
 
 
-def _values(op: Op, input: Any, dim: Any, keepdim: Any, dtype: Any, out: Any) -> torch.Tensor:
+def _values(op: Op, input: Any, dim: Any, keepdim: Any, dtype: Any, out: Any) -> ReductionCall:
     """The one path of every function that returns one tensor of values."""
     served = backend.current()
     name = check_input(op, input, served.device_type)
@@ -149,39 +189,22 @@ def _values(op: Op, input: Any, dim: Any, keepdim: Any, dtype: Any, out: Any) ->
     source = _plain(input)
     if types.cast is not None:
         source = source.to(TORCH_DTYPES[types.cast])
-    plan = _plan(op, types, source, dims, keepdim, served)
-    written = TORCH_DTYPES[types.out]
-    if out is not None and outputs.writable(out, written, plan.shape, source):
-        result = out
-    else:
-        result = torch.empty(plan.shape, dtype=written, device=source.device)
-    launch_values(plan, source, result, served)
-    if out is not None:
-        outputs.deliver(out, result)
-        return out
-    return result if types.final == types.out else result.to(TORCH_DTYPES[types.final])
+    outs = () if out is None else (out,)
+    return _planned(op, types, input, source, dims, keepdim, served, returns="value", outs=outs)
 
 
-def _positions(op: Op, input: Any, dim: Any, keepdim: Any, out: Any) -> torch.Tensor:
+def _positions(op: Op, input: Any, dim: Any, keepdim: Any, out: Any) -> ReductionCall:
     """argmax and argmin."""
     served = backend.current()
     name = check_input(op, input, served.device_type)
     if out is not None:
         outputs.check_out(op, out, input, served.device_type)
         outputs.result_dtype(op, dtype_name(out.dtype), None, "int64")
-    plan, source = _plan_indices(op, input, name, dim, keepdim, served)
-    if out is not None and outputs.writable(out, torch.int64, plan.shape, source):
-        indices = out
-    else:
-        indices = torch.empty(plan.shape, dtype=torch.int64, device=source.device)
-    launch_indices(plan, source, None, indices, served)
-    if out is not None:
-        outputs.deliver(out, indices)
-        return out
-    return indices
+    outs = () if out is None else (out,)
+    return _indices(op, input, name, dim, keepdim, served, returns="index", outs=outs)
 
 
-def _extremes(op: Op, input: Any, dim: Any, keepdim: Any, out: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _extremes(op: Op, input: Any, dim: Any, keepdim: Any, out: Any) -> ReductionCall:
     """max and min along a dimension: values and indices."""
     served = backend.current()
     name = check_input(op, input, served.device_type)
@@ -193,23 +216,8 @@ def _extremes(op: Op, input: Any, dim: Any, keepdim: Any, out: Any) -> tuple[tor
     if out is not None:
         _check_pair(op, out, input, name, served)
     check_gradient(op, input)
-    plan, source = _plan_indices(op, input, name, dim, keepdim, served)
-    values = indices = None
-    if out is not None:
-        if outputs.writable(out[0], source.dtype, plan.shape, source, out[1]):
-            values = out[0]
-        if outputs.writable(out[1], torch.int64, plan.shape, source, out[0]):
-            indices = out[1]
-    if values is None:
-        values = torch.empty(plan.shape, dtype=source.dtype, device=source.device)
-    if indices is None:
-        indices = torch.empty(plan.shape, dtype=torch.int64, device=source.device)
-    launch_indices(plan, source, values, indices, served)
-    if out is not None:
-        outputs.deliver(out[0], values)
-        outputs.deliver(out[1], indices)
-        return out[0], out[1]
-    return values, indices
+    outs = () if out is None else tuple(out)
+    return _indices(op, input, name, dim, keepdim, served, returns="both", outs=outs)
 
 
 def _check_pair(op: Op, out: Any, input: torch.Tensor, name: str, served: backend.Backend) -> None:
@@ -222,14 +230,22 @@ def _check_pair(op: Op, out: Any, input: torch.Tensor, name: str, served: backen
         outputs.result_dtype(op, dtype_name(item.dtype), None, wanted)
 
 
-def _plan_indices(
-    op: Op, input: torch.Tensor, name: str, dim: Any, keepdim: Any, served: backend.Backend
-) -> tuple[LaunchPlan, torch.Tensor]:
+def _indices(
+    op: Op,
+    input: torch.Tensor,
+    name: str,
+    dim: Any,
+    keepdim: Any,
+    served: backend.Backend,
+    *,
+    returns: Returns,
+    outs: tuple[torch.Tensor, ...],
+) -> ReductionCall:
     keepdim = check_flag(op, keepdim)
     dims = check_dims(op, dim, input.shape)
     _refuse_complex(op, name)
-    source = _plain(input)
-    return _plan(op, table.resolve(op, name, name), source, dims, keepdim, served), source
+    types = table.resolve(op, name, name)
+    return _planned(op, types, input, _plain(input), dims, keepdim, served, returns=returns, outs=outs)
 
 
 def _plain(input: torch.Tensor) -> torch.Tensor:
@@ -238,17 +254,24 @@ def _plain(input: torch.Tensor) -> torch.Tensor:
     return detached.resolve_conj().resolve_neg()
 
 
-def _plan(
+def _planned(
     op: Op,
     types: table.Types,
+    input: torch.Tensor,
     source: torch.Tensor,
     dims: tuple[int, ...],
     keepdim: bool,
     served: backend.Backend,
-) -> LaunchPlan:
+    *,
+    returns: Returns,
+    outs: tuple[torch.Tensor, ...],
+) -> ReductionCall:
     shape, strides = tuple(source.shape), source.stride()
     aligned = source.data_ptr() % 16 == 0
-    return make_plan(op, types, shape, strides, dims, keepdim, served.policy(source.device), aligned)
+    plan = make_plan(op, types, shape, strides, dims, keepdim, served.policy(source.device), aligned)
+    return ReductionCall(
+        op=op, plan=plan, returns=returns, input=input, source=source, outs=outs, served=served
+    )
 
 
 def _result_name(op: Op, name: str, requested: torch.dtype | None, out: torch.Tensor | None) -> str:

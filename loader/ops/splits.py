@@ -7,7 +7,7 @@ depend on the extents and the device alone, so a call gives the same bits every 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from aot.loader.ops.geometry import Layout
 
@@ -24,8 +24,7 @@ MAX_STRIDED_SPLIT = 2**31 - QUANTUM
 MAX_SPLITS = 65535
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitPolicy:
+class SplitPolicy(Struct, frozen=True, kw_only=True):
     """The numbers to tune, for one device.
 
     ``processors``: its streaming multiprocessors. ``programs``: programs for each of them
@@ -46,8 +45,7 @@ class SplitPolicy:
     max_splits: int = 2048
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
+class Splits(Struct, frozen=True, kw_only=True):
     """``count`` splits of ``size`` elements; the last may be shorter but is never empty."""
 
     count: int

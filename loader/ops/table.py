@@ -12,16 +12,16 @@ Any other pair is a conversion before the kernel, as in ATen, or a narrowing aft
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from aot.dtypes import DTYPES
 
 Family = Literal["sum", "extremum", "truth", "index"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
+class Op(Struct, frozen=True, kw_only=True):
     """One public function.
 
     ``code`` is the ``OP`` of its kernel. ``family`` groups what shares dtype rules.
@@ -53,9 +53,29 @@ ARGMIN = Op(name="argmin", code="argmin", family="index", differentiable=False, 
 ANY = Op(name="any", code="any", family="truth", differentiable=False, empty_list_keeps=True)
 ALL = Op(name="all", code="all", family="truth", differentiable=False, empty_list_keeps=True)
 
+LAYOUTS = ("rows", "cols", "strided")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Types:
+_OPS = (SUM, MEAN, PROD, AMAX, AMIN, MAX_ALL, MIN_ALL, MAX_DIM, MIN_DIM, ARGMAX, ARGMIN, ANY, ALL)
+PUBLIC = tuple(sorted({op.name for op in _OPS}))
+"""The names of the public functions."""
+
+
+def kernel_name(op: Op, layout: str) -> str:
+    """The kernel that computes ``op`` in one of :data:`LAYOUTS`."""
+    return f"{'argreduce' if op.family == 'index' else 'reduce'}_{layout}"
+
+
+def kernels_of(name: str) -> dict[str, frozenset[str]]:
+    """The kernels that the public function ``name`` may launch, each with the ``OP`` of its variants."""
+    found: dict[str, frozenset[str]] = {}
+    for op in _OPS:
+        for layout in LAYOUTS if op.name == name else ():
+            kernel = kernel_name(op, layout)
+            found[kernel] = found.get(kernel, frozenset()) | {op.code}
+    return found
+
+
+class Types(Struct, frozen=True, kw_only=True):
     """The dtypes of one call.
 
     The input is converted to ``cast`` first (None: it is not); the kernel is specialised by

@@ -1,40 +1,72 @@
 """Memory that split reductions need beside their result: partial results and counters.
 
 Counters are zero before a launch and the kernel sets them back to zero, so one buffer
-serves every launch that is ordered behind the last: one buffer a device and stream. A
-graph that is being captured gets a buffer of its own for each stream it captures, zeroed once
+serves every launch that is ordered behind the last: one buffer a device and stream. It comes from the
+driver and not from torch, whose allocator may be filling a graph's pool at the time; it grows to
+powers of two and is kept for the life of the process, because a launch may be using it.
+
+A graph that is being captured gets a buffer of its own for each stream it captures, zeroed once
 by the graph itself, so that its replay is right on any stream.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Hashable
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
+from msgspec import Struct
+
+from aot.loader import native
+from aot.loader.driver import get_driver
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """A stream that captures a graph: ``id`` is the capture's, which no other capture has."""
 
     stream: int
     id: int
 
 
+class DeviceMemory(Struct, frozen=True):
+    """Memory of the driver's, which a launch takes as it takes a tensor. ``dtype`` is torch's name."""
+
+    address: int
+    dtype: str
+    device: torch.device
+    size: int
+
+    def data_ptr(self) -> int:
+        """The address of the first element."""
+        return self.address
+
+    def numel(self) -> int:
+        """How many elements there are."""
+        return self.size
+
+
+Memory: TypeAlias = "torch.Tensor | DeviceMemory"
+
 _lock = threading.Lock()
-_counters: dict[tuple[torch.device, Hashable], torch.Tensor] = {}
+_counters: dict[tuple[torch.device, Hashable], Memory] = {}
 # The buffer of the last capture on a device. Holding it keeps the graph's pool from giving its
 # memory to another tensor of the same graph.
 _captured: dict[torch.device, dict[Capture, torch.Tensor]] = {}
 _untouched: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
-# A counter buffer grows to a power of two and at least this many entries.
+_provided = False
+
+# The native launcher's partial results get at least this many bytes.
+_MIN_PARTIALS = 1 << 16
+
+# A counter buffer has at least this many entries.
 _MIN_COUNTERS = 1024
+_COUNTER_BYTES = 4
 
 
-def counters(device: torch.device, stream: Hashable | None, count: int) -> torch.Tensor:
+def counters(device: torch.device, stream: Hashable | None, count: int) -> Memory:
     """Return at least ``count`` int32 zeros on ``device`` for launches ordered by ``stream``.
 
     ``stream`` is a :class:`Capture` while a graph is captured. None: it is captured, and nothing
@@ -54,15 +86,27 @@ def counters(device: torch.device, stream: Hashable | None, count: int) -> torch
         with _lock:
             found = _counters.get(key)
             if found is None or found.numel() < count:
-                size = max(_MIN_COUNTERS, 1 << (count - 1).bit_length())
-                # The buffer that this replaces may still be in use by a launch; the allocator
-                # hands its memory out again only behind that launch on the same stream.
-                found = torch.zeros(size, dtype=torch.int32, device=device)
-                _counters[key] = found
+                found = _counters[key] = _zeros(device, stream, _rounded(count, _MIN_COUNTERS))
     return found
 
 
+def _rounded(count: int, least: int) -> int:
+    return max(least, 1 << (count - 1).bit_length())
+
+
+def _zeros(device: torch.device, stream: Hashable, count: int) -> Memory:
+    """``count`` int32 zeros for launches on ``stream``, a handle; of torch where there is no driver."""
+    if device.type != "cuda" or not isinstance(stream, int):
+        return torch.zeros(count, dtype=torch.int32, device=device)
+    driver = get_driver()
+    address = driver.allocate(driver.device(device.index), count * _COUNTER_BYTES, stream, zero=True)
+    return DeviceMemory(address, "int32", device, count)
+
+
 def _capture_counters(device: torch.device, capture: Capture, count: int) -> torch.Tensor:
+    if "torch._inductor.cudagraph_trees" in sys.modules:
+        # The compiler's graphs share a pool, in which nothing may outlive a capture but its outputs.
+        return torch.zeros(count, dtype=torch.int32, device=device)
     with _lock:
         held = _captured.get(device, {})
         if any(other.id != capture.id for other in held):
@@ -77,10 +121,34 @@ def _capture_counters(device: torch.device, capture: Capture, count: int) -> tor
 
 
 def untouched(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tiny tensor for a pointer argument that a launch neither reads nor writes."""
+    """Return a tensor for a pointer argument that a launch neither reads nor writes. It has no elements:
+    a graph that is being captured would own the memory of one that has."""
     key = (device, dtype)
     found = _untouched.get(key)
     if found is None:
         with torch.inference_mode(False):
-            found = _untouched.setdefault(key, torch.empty(16, dtype=dtype, device=device))
+            found = _untouched.setdefault(key, torch.empty(0, dtype=dtype, device=device))
     return found
+
+
+def provide() -> None:
+    """Let the native launcher ask here for memory."""
+    global _provided
+    module = native.with_torch()
+    if not _provided and module is not None:
+        module.provide_workspace(_shared)
+        _provided = True
+
+
+def _shared(device: int, stream: int, count: int, size: int) -> tuple[int, int, int, int, object]:
+    """Memory for the native launcher's split launches on a stream, torch's current one of the device:
+    (address of the counters, their number, address of the partial results, bytes, what owns both)."""
+    count, size = _rounded(count, _MIN_COUNTERS), _rounded(size, _MIN_PARTIALS)
+    if native.device_type == "cuda":
+        driver = get_driver()
+        where = driver.device(device)
+        zeros = driver.allocate(where, count * _COUNTER_BYTES, stream, zero=True)
+        return zeros, count, driver.allocate(where, size, stream), size, None
+    counter = torch.zeros(count, dtype=torch.int32, device=native.device_type)
+    partials = torch.empty(size, dtype=torch.uint8, device=native.device_type)
+    return counter.data_ptr(), count, partials.data_ptr(), size, (counter, partials)

@@ -331,6 +331,13 @@ static int known(const Kernel *kernel) {
   return 0;
 }
 
+CUresult cuKernelGetFunction(void **function, Kernel *kernel) {
+  BEGIN("cuKernelGetFunction");
+  if (!depth) return INVALID_CONTEXT;
+  *function = kernel;
+  return SUCCESS;
+}
+
 CUresult cuKernelSetAttribute(int attribute, int value, Kernel *kernel, int device) {
   BEGIN("cuKernelSetAttribute");
   if (!known(kernel)) return INVALID_HANDLE;
@@ -404,6 +411,45 @@ CUresult cuLaunchKernelEx(const LaunchConfig *config, Kernel *kernel, void **par
                 params, cluster);
 }
 
+CUresult cuStreamGetCaptureInfo(uint64_t stream, int *status, uint64_t *id, void *graph, void *deps, void *edges,
+                                size_t *n_deps) {
+  (void)graph, (void)deps, (void)edges, (void)n_deps;
+  CUresult failed = cuStreamIsCapturing(stream, status);
+  if (!failed && id) *id = *status ? 1 : 0;
+  return failed;
+}
+
+CUresult cuGetErrorName(int status, const char **name) {
+  static const struct {
+    int status;
+    const char *name;
+  } known[] = {
+      {0, "CUDA_SUCCESS"},
+      {1, "CUDA_ERROR_INVALID_VALUE"},
+      {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {3, "CUDA_ERROR_NOT_INITIALIZED"},
+      {100, "CUDA_ERROR_NO_DEVICE"},
+      {101, "CUDA_ERROR_INVALID_DEVICE"},
+      {200, "CUDA_ERROR_INVALID_IMAGE"},
+      {201, "CUDA_ERROR_INVALID_CONTEXT"},
+      {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+      {218, "CUDA_ERROR_INVALID_PTX"},
+      {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
+      {400, "CUDA_ERROR_INVALID_HANDLE"},
+      {500, "CUDA_ERROR_NOT_FOUND"},
+      {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+      {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"},
+      {719, "CUDA_ERROR_LAUNCH_FAILED"},
+      {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"},
+  };
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (known[i].status == status) {
+      *name = known[i].name;
+      return SUCCESS;
+    }
+  return INVALID_VALUE;
+}
+
 CUresult cuMemAllocAsync(uint64_t *address, size_t size, uint64_t stream) {
   BEGIN("cuMemAllocAsync");
   if (!depth) return INVALID_CONTEXT;
@@ -420,6 +466,45 @@ CUresult cuMemFreeAsync(uint64_t address, uint64_t stream) {
   BEGIN("cuMemFreeAsync");
   record("{\"call\": \"cuMemFreeAsync\", \"stream\": %llu, \"address\": %llu}", (unsigned long long)stream,
          (unsigned long long)address);
+  return SUCCESS;
+}
+
+/* Memory holds nothing: what is copied to it is gone, and what is read back is zeros. */
+CUresult cuMemAlloc(uint64_t *address, size_t size) {
+  BEGIN("cuMemAlloc");
+  if (!depth) return INVALID_CONTEXT;
+  pthread_mutex_lock(&lock);
+  *address = ((uint64_t)(stack[depth - 1]->index + 1) << 40) + allocated;
+  allocated += (size + 511) / 512 * 512;
+  pthread_mutex_unlock(&lock);
+  record("{\"call\": \"cuMemAlloc\", \"bytes\": %zu, \"address\": %llu}", size, (unsigned long long)*address);
+  return SUCCESS;
+}
+
+CUresult cuMemFree(uint64_t address) {
+  BEGIN("cuMemFree");
+  record("{\"call\": \"cuMemFree\", \"address\": %llu}", (unsigned long long)address);
+  return SUCCESS;
+}
+
+CUresult cuMemcpyHtoD(uint64_t to, const void *from, size_t size) {
+  BEGIN("cuMemcpyHtoD");
+  (void)to, (void)from, (void)size;
+  return depth ? SUCCESS : INVALID_CONTEXT;
+}
+
+CUresult cuMemcpyDtoH(void *to, uint64_t from, size_t size) {
+  BEGIN("cuMemcpyDtoH");
+  (void)from;
+  memset(to, 0, size);
+  return depth ? SUCCESS : INVALID_CONTEXT;
+}
+
+CUresult cuMemsetD32Async(uint64_t address, unsigned value, size_t count, uint64_t stream) {
+  BEGIN("cuMemsetD32Async");
+  if (!depth) return INVALID_CONTEXT;
+  record("{\"call\": \"cuMemsetD32Async\", \"address\": %llu, \"value\": %u, \"count\": %zu, \"stream\": %llu}",
+         (unsigned long long)address, value, count, (unsigned long long)stream);
   return SUCCESS;
 }
 
