@@ -264,10 +264,10 @@ class _Header(Struct, frozen=True, gc=False):
 T = TypeVar("T")
 
 
-def decode(data: bytes, type_: type[T], where: str) -> T:
-    """Read strict JSON as ``type_``. Raises ``BundleError`` that names ``where`` and the path inside."""
+def decode(data: bytes | memoryview, decoder: msgspec.json.Decoder[T], where: str) -> T:
+    """Read strict JSON as the decoder's type. Raises ``BundleError`` with ``where`` and the path inside."""
     try:
-        return msgspec.json.decode(data, type=type_)
+        return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"{where}: {error}; the file is damaged, build the bundle again") from None
 
@@ -290,8 +290,8 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # What a manifest of another version is wrong in is its version, not what this one misses in it.
-        _check_header(decode(data, _Header, where), where)
-        manifest = decode(data, Manifest, where)
+        _check_header(decode(data, msgspec.json.Decoder(_Header), where), where)
+        manifest = decode(data, msgspec.json.Decoder(Manifest), where)
     _check_header(manifest, where)
     if not is_as_written(_in_one_line(data), manifest.digest):
         # The same values may be written in another order.
@@ -306,7 +306,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 def _in_one_line(data: bytes) -> bytes:
     """The JSON without spaces, so that the canonical one can be hashed as it is."""
-    return data.removesuffix(b"\n") if data.startswith(b'{"') else msgspec.json.format(data, indent=-1)
+    return data if data.startswith(b'{"') else msgspec.json.format(data, indent=-1)
 
 
 def _check_header(header: _Header | Manifest, where: str) -> None:

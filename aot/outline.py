@@ -2,16 +2,16 @@
 
 A manifest is written in one way only (``aot.manifest.encode_manifest``), and its digest proves that
 the bytes are as they were written: keys in order, no spaces, every quote inside a string escaped. So
-``{"grid":`` begins a kernel wherever it stands. Finding these takes a fifth of a decoder's time, and
-the decoder itself, whose import takes longer than all of opening, is left to the first kernel that is
-asked for. Anything that is not exactly so has no outline, and is read whole, which also says what is
-wrong.
+``{"grid":`` begins a kernel and ``{"count":`` a table wherever they stand. The decoder, whose import
+takes longer than all of opening, is left to the first kernel that is asked for. Anything that is not
+exactly so has no outline, and is read whole, which also says what is wrong.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any, NamedTuple
 
 FORMAT = "aot-bundle"
@@ -23,7 +23,8 @@ LAUNCH_ABI = 1
 _START = b'{"digest":"'
 _HEAD = f'","format":"{FORMAT}","format_version":{FORMAT_VERSION},"kernels":['.encode()
 _TAIL = b'],"launch_abi":'
-_KERNEL, _NAME = b'{"grid":', b',"name":"'
+_KERNEL, _NAME, _TABLES = b'{"grid":', b',"name":"', b'"tables":['
+_COUNT = re.compile(rb'\{"count":([0-9]+),')
 _DIGITS = 64
 _FILE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 
@@ -37,51 +38,66 @@ class PackOutline(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """A manifest's digest, packs and ``ptxas``, and its kernels by name: the JSON of each one, or None
-    where the manifest was decoded whole."""
+    """A manifest's digest, packs and ``ptxas``, and its kernels by name: where the JSON of each begins
+    and ends, or None where the manifest was decoded whole."""
 
     digest: str
     packs: tuple[PackOutline, ...]
     ptxas: str
-    kernels: dict[str, bytes | None]
+    kernels: dict[str, tuple[int, int] | None]
 
 
-def is_as_written(text: bytes, digest: str) -> bool:
-    """Whether ``text`` is the canonical JSON, in one line, that ``digest`` was taken of."""
+def is_as_written(data: bytes, digest: str) -> bool:
+    """Whether ``data`` is the canonical JSON, in one line, that ``digest`` was taken of."""
     filled = _START + digest.encode() + b'"'
-    if not text.startswith(filled):
+    if not data.startswith(filled):
         return False
     hashed = hashlib.sha256(_START + b'"')
-    hashed.update(memoryview(text)[len(filled) :])
+    end = len(data) - data.endswith(b"\n")
+    # A view, so that a large manifest is not copied.
+    hashed.update(memoryview(data)[len(filled) : end])
     return hashed.hexdigest() == digest
 
 
 def outline(data: bytes) -> Outline | None:
     """The outline of ``manifest.json``, or None where it must be decoded to know whether it is sound."""
     try:
-        return _outline(data.removesuffix(b"\n"))
+        return _outline(data)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         # Numbers, names or lists that are not where they belong.
         return None
 
 
-def _outline(text: bytes) -> Outline | None:
+def _outline(data: bytes) -> Outline | None:
     start = len(_START) + _DIGITS
-    digest = text[len(_START) : start].decode("ascii")
-    kernels_at, tail_at = start + len(_HEAD), text.rindex(_TAIL)
-    if text[start:kernels_at] != _HEAD or not is_as_written(text, digest):
+    digest = data[len(_START) : start].decode("ascii")
+    at, end = start + len(_HEAD), data.rindex(_TAIL)
+    if data[start:at] != _HEAD or not is_as_written(data, digest):
         return None
-    tail = json.loads(b"{" + text[tail_at + 2 :])
+    tail = json.loads(b"{" + data[end + 2 :])
     packs = _packs(tail)
-    before, *kernels = text[kernels_at:tail_at].split(_KERNEL)
-    names: dict[str, bytes | None] = {}
-    for kernel in kernels:
-        name = kernel.split(_NAME, 1)[1].split(b'"', 1)[0].decode("ascii")
-        if name.isprintable() and "\\" not in name:
-            names[name] = _KERNEL + kernel.removesuffix(b",")
-    if packs is None or before or len(names) != len(kernels) or tail["variants"] == 0:
+    if packs is None:
         return None
-    return Outline(digest, packs, tail["provenance"]["ptxas"], names)
+    counts = _COUNT.findall(data, at, end)
+    with_pack = sum(data.count(f'"target":"{pack.target}"'.encode(), at, end) for pack in packs)
+    n_kernels = data.count(_TABLES, at, end)
+    kernels: dict[str, tuple[int, int] | None] = {}
+    while at < end:
+        after = data.find(b"," + _KERNEL, at, end)
+        stop = end if after == -1 else after
+        begin = data.index(_NAME, at, stop) + len(_NAME)
+        name = data[begin : data.index(b'"', begin, stop)].decode("ascii")
+        if not data.startswith(_KERNEL, at) or name in kernels or not name.isprintable() or "\\" in name:
+            return None
+        kernels[name] = at, stop
+        at = stop + 1
+    if (
+        len(kernels) != n_kernels
+        or len(counts) != with_pack
+        or not 0 < sum(map(int, counts)) == tail["variants"]
+    ):
+        return None
+    return Outline(digest, packs, tail["provenance"]["ptxas"], kernels)
 
 
 def _packs(tail: dict[str, Any]) -> tuple[PackOutline, ...] | None:

@@ -18,7 +18,8 @@ from aot.errors import BundleError, NoBundleError
 from aot.outline import Outline, PackOutline, outline
 
 if TYPE_CHECKING:
-    from aot.manifest import CubinRef, Entry, Kernel, Manifest, TableRef
+    from aot.decoded import Table
+    from aot.manifest import CubinRef, Kernel, Manifest, TableRef
 
 PACK_HEADER = b"aotpack\0" + (1).to_bytes(4, "little") + bytes(4)
 
@@ -43,7 +44,7 @@ class BundleReader:
         self._lock = threading.Lock()
         self._fds: dict[str, int] = {}
         self._owners: dict[TableRef, Kernel] = {}
-        self._tables: dict[TableRef, tuple[Entry, ...]] = {}
+        self._tables: dict[TableRef, Table] = {}
         self._shared: dict[Any, Any] = {}
         self._manifest: Manifest | None = None
         if not os.fspath(path):
@@ -56,6 +57,7 @@ class BundleReader:
             )
         self._where = str(self.path / "manifest.json")
         self._outline = self._open()
+        self._files = {pack.target: pack.file for pack in self._outline.packs}
         self.digest = self._outline.digest
         self.targets = tuple(pack.target for pack in self._outline.packs)
         self.ptxas = self._outline.ptxas
@@ -106,8 +108,8 @@ class BundleReader:
         if found is None:
             manifest = self.manifest
             packs = tuple(PackOutline(pack.target, pack.file, pack.size) for pack in manifest.packs)
-            names = dict.fromkeys(kernel.name for kernel in manifest.kernels)
-            found = Outline(manifest.digest, packs, manifest.provenance.ptxas, names)
+            kernels = dict.fromkeys(kernel.name for kernel in manifest.kernels)
+            found = Outline(manifest.digest, packs, manifest.provenance.ptxas, kernels)
         return found
 
     @property
@@ -124,12 +126,12 @@ class BundleReader:
 
     def _read_kernel(self, name: str) -> Kernel:
         """Decode one kernel. Raises ``KeyError`` for a name that the bundle does not have."""
-        data = self._outline.kernels[name]
-        if data is None:
+        span = self._outline.kernels[name]
+        if span is None:
             return next(kernel for kernel in self.manifest.kernels if kernel.name == name)
         from aot.decoded import read_kernel
 
-        kernel = read_kernel(data, name, self.targets, self._where)
+        kernel = read_kernel(memoryview(self._data)[slice(*span)], name, self.targets, self._where)
         for table in kernel.tables:
             if self._owners.setdefault(table, kernel).name != name:
                 raise BundleError(f"{self._where}: the same table is listed twice")
@@ -150,27 +152,26 @@ class BundleReader:
             if _pread(fd, len(PACK_HEADER), 0, where) != PACK_HEADER:
                 raise BundleError(f"{where}: the header is not that of a pack of version 1")
 
-    def pack_path(self, target: str) -> Path:
-        """The file that holds the cubins of ``target``."""
-        return next(self.path / pack.file for pack in self._outline.packs if pack.target == target)
+    def table(self, ref: TableRef) -> Table:
+        """Return the entries of one table, in the order of selection; read once, then kept.
 
-    def table(self, ref: TableRef) -> tuple[Entry, ...]:
-        """Return the entries of one table, in the order of selection; read once, then kept."""
+        Each entry is decoded and checked when it is first taken, and may then raise ``BundleError``.
+        """
         found = self._tables.get(ref)
         if found is None:
-            where = f"{self.pack_path(ref.target)}, table at {ref.offset}"
+            where = f"{self.path}/{self._files[ref.target]}, table at {ref.offset}"
             data = self._blob(ref.target, ref.offset, ref.size, ref.raw_size, MAX_TABLE, "zlib", where)
             _check_hash(data, ref.sha256, where)
-            from aot.decoded import read_table
+            from aot.decoded import Table
 
-            found = read_table(data, ref, self._owners[ref], self._shared, where)
+            found = Table(data, ref, self._owners[ref], self._shared, where)
             # Another thread may have been first; one object stands for an entry.
             found = self._tables.setdefault(ref, found)
         return found
 
     def cubin(self, target: str, ref: CubinRef) -> bytes:
         """Return a cubin's bytes, of exactly the size and sha256 that the table promises."""
-        where = f"{self.pack_path(target)}, cubin {ref.sha256[:12]} at {ref.offset}"
+        where = f"{self.path}/{self._files[target]}, cubin {ref.sha256[:12]} at {ref.offset}"
         data = self._blob(target, ref.offset, ref.size, ref.raw_size, MAX_CUBIN, ref.codec, where)
         _check_hash(data, ref.sha256, where)
         return data

@@ -48,7 +48,7 @@ def _pack_faults(reader: BundleReader, pack: Pack) -> Iterator[str]:
                 continue
             blobs[ref.offset, ref.size] = f"table of {kernel.name} at {ref.offset}"
             try:
-                entries = reader.table(ref)
+                entries = tuple(reader.table(ref))
             except BundleError as error:
                 yield str(error)
                 continue

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+# The reader decodes a kernel with this at the first call of one; importing it then would be in that call.
+import aot.decoded  # noqa: F401
 from aot.errors import KernelMiss, LaunchError, UsageError
 from aot.loader import native, record, stats, torch_adapter
 from aot.loader.arguments import Call, bind, read_call
@@ -24,7 +26,7 @@ from aot.loader.launch import (
 )
 from aot.loader.packing import Layout
 from aot.loader.prepared import HeldCall, plan_of_call, plan_of_held
-from aot.loader.select import Request, Selection, select_kernel
+from aot.loader.select import Request, Selection, choose, select_kernel
 from aot.manifest import Entry
 
 if TYPE_CHECKING:
@@ -223,8 +225,7 @@ class Kernel:
             max_shared=device.max_shared,
         )
         if entry is None:
-            selection = self.select(request)
-            entry = selection.entry or self._miss(request, selection, device)
+            entry = choose(request, self.info, self._bundle.reader.table) or self._miss(request, device)
             self._remember(key, entry)
         if isinstance(entry, Entry):
             return entry
@@ -235,9 +236,10 @@ class Kernel:
         # The same error is raised again for an equal call, and would collect a traceback each time.
         raise entry.with_traceback(None)
 
-    def _miss(self, request: Request, selection: Selection, device: Device) -> KernelMiss:
+    def _miss(self, request: Request, device: Device) -> KernelMiss:
         from aot.loader import miss  # Only a miss pays for its words.
 
+        selection = self.select(request)
         return miss.kernel_miss(self._bundle.reader, self.info, request, selection, str(device))
 
     def _remember(self, key: object, entry: Entry | KernelMiss) -> None:

@@ -102,9 +102,7 @@ def select(request: Request, entries: Iterable[Entry]) -> Selection:
     return Selection(entry=None, decisions=tuple(decisions))
 
 
-def select_kernel(
-    request: Request, kernel: Kernel, read: Callable[[TableRef], tuple[Entry, ...]]
-) -> Selection:
+def select_kernel(request: Request, kernel: Kernel, read: Callable[[TableRef], Iterable[Entry]]) -> Selection:
     """As :func:`select`, over the tables of a kernel, of which only those are read (``read``)
     whose target and dtypes fit the request."""
     decisions: list[Decision] = []
@@ -122,6 +120,23 @@ def select_kernel(
             if decision.fault is None:
                 return Selection(entry=entry, decisions=tuple(decisions))
     return Selection(entry=None, decisions=tuple(decisions))
+
+
+def choose(request: Request, kernel: Kernel, read: Callable[[TableRef], Iterable[Entry]]) -> Entry | None:
+    """The entry that :func:`select_kernel` gives, without the reasons: a call that is served needs none,
+    and there are as many as the kernel has tables."""
+    pointers = [p.name for p in kernel.params if p.kind == "pointer"]
+    wanted = tuple([getattr(request.args.get(name), "dtype", None) for name in pointers])
+    if None in wanted:
+        fit = [ref for ref in kernel.tables if _types_fault(pointers, ref.types, request) is None]
+    else:
+        fit = [ref for ref in kernel.tables if ref.types == wanted]
+    for ref in sorted(fit, key=lambda t: _target(t.target).preference(), reverse=True):
+        if _target_fault(ref.target, request) is None:
+            for entry in read(ref):
+                if next(faults(entry, request), None) is None:
+                    return entry
+    return None
 
 
 def reject_reason(entry: Entry, request: Request) -> str | None:

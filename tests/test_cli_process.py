@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -50,7 +51,9 @@ def test_paths_that_the_output_cannot_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
+def test_a_build_that_is_stopped_leaves_nothing(
+    tmp_path: Path, request: pytest.FixtureRequest, number: int, code: int
+) -> None:
     """Field case C18: no process, no temporary file, no half bundle after Ctrl-C or an end asked for."""
     folder = scale_folder(tmp_path / "k")
     # Long enough to be stopped in the middle: the module waits while it is imported.
@@ -59,8 +62,9 @@ def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, number: int, cod
         scale_py=SCALE_PY
         + f"\nopen({str(tmp_path / 'begun')!r}, 'w').close()\nimport time\ntime.sleep(60)\n",
     )
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+    # The name of a socket has room for 107 bytes, and pytest's folders have long names.
+    temporary = Path(tempfile.mkdtemp(prefix="aot"))
+    request.addfinalizer(lambda: shutil.rmtree(temporary))
     process = subprocess.Popen(
         [*AOT, "build", str(folder), "-o", str(tmp_path / "b"), "-j", "2"],
         env={**os.environ, "TMPDIR": str(temporary)},

@@ -272,3 +272,44 @@ def test_out(driver: Path, reductions: Path) -> None:
     # Results, and the version of out: one more each time, in eager torch as here.
     assert [got[1][0][6] for got in result.value["fits"]] == [1, 2, 3]
     assert "modified by an inplace operation" in result.value["backward"]
+
+
+def test_a_call_touches_no_file_and_no_environment(driver: Path, reductions: Path) -> None:
+    """Field case C02: what a first call reads, later ones do not; neither natively nor in Python."""
+    result: Both = make_both(driver)(
+        """
+        x = tag("x", at(0, 6, 40))
+        out = tag("out", torch.empty(6))
+        held = ops.sum.prepare(x, dim=1)
+        calls = [lambda: ops.sum(x, 1), lambda: held(x), lambda: held(x, out=out), lambda: ops.max(x, 1)]
+        for call in calls:
+            call(), call()
+
+        class Environment(dict):
+            def __getitem__(self, name):
+                seen.append(name)
+                return super().__getitem__(name)
+
+        seen, watching = [], False
+        # ctypes only makes the bytes of a launch.
+        def note(event, args):
+            if watching and not event.startswith("ctypes."):
+                seen.append(event)
+
+        sys.addaudithook(note)
+        os.environ._data = Environment(os.environ._data)
+        watching = True
+        for _ in range(50):
+            for call in calls:
+                call()
+        watching = False
+        # The watch itself works.
+        os.environ.get("HOME"), os.listdir(".")
+        noted = [name for name in seen if name not in (b"HOME",)]
+        finish([noted, b"HOME" in seen], hits=ops.sum.remembering.hits if NATIVE is not None else 0)
+        """,
+        reductions,
+        ops=True,
+    )
+    assert result.value == [[], True]
+    assert result.served["hits"] >= 50

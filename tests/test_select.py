@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot.errors import BundleError
-from aot.loader.select import PointerValue, Request, Selection, reject_reason, select, select_kernel
+from aot.loader.select import PointerValue, Request, Selection, choose, reject_reason, select, select_kernel
 from aot.manifest import (
     Binary,
     CubinRef,
@@ -250,6 +250,42 @@ def test_only_tables_that_fit_are_read() -> None:
         (1, "x is float32, the call has int8"),
         (7, "sm_80 runs on capability 8.x only, the device is 9.0"),
     ]
+
+
+DTYPES = st.sampled_from(["float32", "float16", "int8"])
+TABLES = st.lists(
+    st.tuples(
+        st.sampled_from(["sm_80", "sm_90", "sm_90a", "sm_100"]),
+        st.tuples(DTYPES, DTYPES),
+        st.sampled_from([1, 16]),
+    ),
+    max_size=6,
+)
+POINTERS = st.none() | st.tuples(st.none() | DTYPES, st.booleans())
+
+
+@settings(max_examples=300, deadline=None)
+@given(TABLES, POINTERS, POINTERS)
+def test_a_call_is_given_what_the_selection_with_reasons_is(
+    tables: list[tuple[str, tuple[str, str], int]], x: Any, y: Any
+) -> None:
+    """Dtypes that are not known among them, and pointers that are not given."""
+    made = kernel(*((target, types, 1) for target, types, _ in tables))
+    held = {
+        id(ref): (entry(pointer("x", types[0], align), pointer("y", types[1]), target=target),)
+        for ref, (target, types, align) in zip(made.tables, tables, strict=True)
+    }
+    read: list[int] = []
+
+    def reader(ref: TableRef) -> tuple[Entry, ...]:
+        read.append(id(ref))
+        return held[id(ref)]
+
+    asked = request({name: value for name, value in (("x", x), ("y", y)) if value is not None})
+    with_reasons = select_kernel(asked, made, reader).entry
+    before, read[:] = list(read), []
+    assert choose(asked, made, reader) is with_reasons
+    assert read == before
 
 
 # Whatever the table and the call, what is chosen is right.

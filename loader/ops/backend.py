@@ -16,6 +16,7 @@ import torch
 
 from aot.loader import discovery, native, torch_adapter
 from aot.loader.driver import get_driver
+from aot.loader.kernel import Kernel
 from aot.loader.ops.splits import SplitPolicy
 from aot.loader.ops.workspace import Capture
 from aot.loader.prepared import HeldCall
@@ -64,7 +65,11 @@ class CudaBackend:
 
     def hold(self, name: str, grid: Grid, args: tuple[Any, ...], constexprs: dict[str, str]) -> HeldCall:
         """The call of kernel ``name`` of the first default bundle that serves it."""
-        return discovery.serve(name, lambda kernel: kernel.hold(grid, args, dict(constexprs)))
+
+        def hold(kernel: Kernel) -> HeldCall:
+            return kernel.hold(grid, args, dict(constexprs))
+
+        return discovery.serve(name, hold)
 
     def policy(self, device: torch.device) -> SplitPolicy:
         return _policy(device.index)
