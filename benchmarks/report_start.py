@@ -8,6 +8,7 @@ from benchmarks import goals
 from benchmarks.pictures import Bar, chart
 from benchmarks.prose import prose
 
+MEMORY = {"rss": "process (RSS)", "device": "device", "torch": "torch's allocator"}
 PICTURE = "cold-start.svg"
 
 
@@ -24,7 +25,7 @@ def cold_start(result: Any) -> str:
             {result["what"]}, on an {result["device"]}; torch {versions["torch"]}, Triton
             {versions["triton"]}. The large bundle has {bundle["variants"]:,} variants of
             {bundle["kernels"]} kernels in {bundle["tables"]:,} tables, {bundle["bytes"] / 1e6:.1f}
-            MB.
+            MB. {result.get("note", "")}
         """),
         goals.HEAD + "\n".join(goal.row() for goal in goals.of_cold_start(result)) + "\n",
         prose("""
@@ -86,6 +87,17 @@ def pictures(result: Any) -> dict[str, str]:
     return {PICTURE: chart("First call in a fresh process", groups, "ms", log=True)}
 
 
+def _verdict(result: Any) -> str:
+    """Whether memory was flat, and what was not."""
+    grown = [
+        f"{name} by {part[kind]['grown'] / 1e6:.1f} MB"
+        for part in (result["memory"], result["reopened"])
+        for kind, name in MEMORY.items()
+        if part[kind]["grown"] > result["slack"]
+    ]
+    return f"**Not flat: {', '.join(grown)}.**" if grown else "**Memory was flat.**"
+
+
 def soak(result: Any) -> str:
     """What ran, and what it left."""
     memory, reopened = result["memory"], result["reopened"]
@@ -105,12 +117,12 @@ def soak(result: Any) -> str:
         prose(f"""
             Afterwards a bundle was opened, preloaded whole and closed {result["reopenings"]} times. Growth
             of less than {result["slack"] / 1e6:.0f} MB counts as none: allocators grow in steps.
+            {_verdict(result)} {result.get("note", "")}
         """),
         "| memory in use, MB | second quarter | last quarter | after reopening twice | after the last |",
         "|---|---|---|---|---|",
     ]
-    names = {"rss": "process (RSS)", "device": "device", "torch": "torch's allocator"}
-    for kind, name in names.items():
+    for kind, name in MEMORY.items():
         numbers = [part[kind][when] / 1e6 for part in (memory, reopened) for when in ("early", "late")]
         lines.append(f"| {name} | {' | '.join(f'{number:.1f}' for number in numbers)} |")
     return "\n".join(lines) + "\n"
