@@ -41,7 +41,7 @@ bundle-full: $(VENV)/.build
 
 # The interpreter replaces triton.jit for a whole process, so its tests have one of their own.
 test: $(VENV)/.dev
-	$(RUN) -m pytest -q -n $(JOBS) --ignore=tests/interpreter -m 'not gpu' tests
+	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --ignore=tests/interpreter -m 'not gpu' tests
 	TRITON_INTERPRET=1 $(RUN) -m pytest -q -n $(JOBS) tests/interpreter
 
 bundle-gpu-tests: $(VENV)/.build

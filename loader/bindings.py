@@ -12,7 +12,7 @@ _DEVICE_ORDINAL = 9
 
 
 class Bindings:
-    """The driver API of :class:`aot.loader.driver.CudaApi` over cuda-bindings.
+    """The driver API of :class:`aot.loader.cudaapi.CudaApi` over cuda-bindings.
 
     Raises ``ImportError`` where the package is missing or broken.
     """

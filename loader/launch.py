@@ -1,8 +1,4 @@
-"""One launch: parameters packed, grid checked, scratch lent, the kernel queued on a stream.
-
-:class:`Launcher` is the seam for a launcher in native code; the driver's own ``launch`` is
-the reference.
-"""
+"""One launch from Python: parameters packed, grid checked, scratch lent, the kernel queued on a stream."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import ctypes
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -32,22 +27,6 @@ WARP = 32
 _ALLOCATION_ALIGN = 256
 
 
-class Launcher(Protocol):
-    """Queues a kernel: see :meth:`aot.loader.driver.Driver.launch`."""
-
-    def __call__(
-        self,
-        function: int,
-        grid: Grid,
-        block: int,
-        shared: int,
-        stream: int,
-        params: int,
-        num_ctas: int,
-        what: str,
-    ) -> None: ...
-
-
 class Prepared(Struct, frozen=True, kw_only=True):
     """A variant with everything worked out that no call changes."""
 
@@ -63,7 +42,6 @@ def launch(
     call: Call,
     grid: Grid,
     stream: int,
-    launcher: Launcher,
 ) -> None:
     """Queue a kernel on ``stream`` of ``device``, with the device's context current meanwhile."""
     variant, binary, layout = prepared.entry.variant, prepared.entry.binary, prepared.layout
@@ -78,7 +56,7 @@ def launch(
         with _scratch(driver, device, prepared, call, grid, stream, what) as hidden:
             buffer = layout.pack(values, hidden)
             params = ctypes.addressof(buffer) + layout.size
-            launcher(
+            driver.launch(
                 function,
                 grid,
                 options.num_warps * WARP,

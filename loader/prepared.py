@@ -96,7 +96,7 @@ class HeldCall(Struct, frozen=True, kw_only=True):
         call = replace(self.call, pointers=pointers)
         # In a forked child this says so.
         get_driver()
-        launch(self.driver, self.device, self.prepared, call, self.grid, stream, self.driver.launch)
+        launch(self.driver, self.device, self.prepared, call, self.grid, stream)
         self.count()
 
 

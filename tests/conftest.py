@@ -17,7 +17,18 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_driver(tmp_path_factory.mktemp("fakecuda"))
 
 
-@pytest.fixture(params=["native", "python"])
+# The modules whose subject is the call path itself run against both launchers; others meet one.
+BOTH_LAUNCHERS = ("test_loader_", "test_preload")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Which launchers a test's scripts run with."""
+    if "run" in metafunc.fixturenames:
+        both = metafunc.module.__name__.startswith(BOTH_LAUNCHERS)
+        metafunc.parametrize("run", ["native", "python"] if both else ["native"], indirect=True)
+
+
+@pytest.fixture
 def run(request: pytest.FixtureRequest, driver: Path, tmp_path: Path) -> Runner:
     """Make a bundle of drafts and run a script with it: by the native launcher, and by cuda-bindings."""
 

@@ -7,6 +7,9 @@ import re
 import pytest
 import tutorial
 
+# The commands run once: one worker of pytest-xdist takes all of these tests.
+pytestmark = pytest.mark.xdist_group("tutorial")
+
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:

@@ -305,7 +305,7 @@ def test_our_own_work_does_not_come_back(backend: InterpreterBackend) -> None:
 
 def test_autograd_stays_torchs(backend: InterpreterBackend) -> None:
     """Field case D03: backward, forward, second order, vmap."""
-    x = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
+    x = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
     for name in ("sum", "mean", "prod", "amax", "amin", "max", "min"):
         function = getattr(torch, name)
         with overridden(name):
