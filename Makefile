@@ -6,13 +6,14 @@ JOBS   ?= $(shell nproc)
 RUN     = $(VENV)/bin/python
 AOT     = $(VENV)/bin/aot
 
-.PHONY: help native bundle bundle-full bundle-gpu-tests bundle-benchmarks test test-gpu lint types wheel-check check schema clean
+.PHONY: help native bundle bundle-full bundle-gpu-tests bundle-benchmarks test test-slow test-gpu lint types wheel-check check schema clean
 
 help:
 	@echo "make bundle       build the shipped reductions for sm_90 into $(BUNDLE)"
 	@echo "make bundle-full  build them for every target of their specs into dist/reductions-full"
 	@echo "make native       compile the native launcher again"
-	@echo "make test         run every test that needs no GPU"
+	@echo "make test         run the tests that need no GPU"
+	@echo "make test-slow    run those of them that take minutes, which make test leaves out"
 	@echo "make test-gpu     run the GPU suite, after make bundle bundle-gpu-tests;"
 	@echo "                  torch with CUDA must be there"
 	@echo "make check        lint, types, tests, wheel check"
@@ -41,8 +42,14 @@ bundle-full: $(VENV)/.build
 
 # The interpreter replaces triton.jit for a whole process, so its tests have one of their own.
 test: $(VENV)/.dev
-	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --ignore=tests/interpreter -m 'not gpu' tests
-	TRITON_INTERPRET=1 $(RUN) -m pytest -q -n $(JOBS) tests/interpreter
+	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --ignore=tests/interpreter \
+		-m 'not gpu and not slow' tests
+	TRITON_INTERPRET=1 $(RUN) -m pytest -q -n $(JOBS) -m 'not slow' tests/interpreter
+
+# What takes minutes: memory over thousands of calls, sanitizers, numerical gradients.
+test-slow: $(VENV)/.dev
+	$(RUN) -m pytest -q -n $(JOBS) --ignore=tests/interpreter -m 'slow and not gpu' tests
+	TRITON_INTERPRET=1 $(RUN) -m pytest -q -n $(JOBS) -m slow tests/interpreter
 
 bundle-gpu-tests: $(VENV)/.build
 	$(AOT) build tests/gpu/kernels -o dist/gpu-tests -j $(JOBS)

@@ -99,6 +99,7 @@ def library_of_gcc(name: str) -> Path:
     return Path(done.stdout.strip())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="preloads the sanitizer's library")
 def test_sanitizers(driver: Path, reductions: Path, tmp_path: Path) -> None:
     """Every path under the address and undefined-behaviour sanitizers."""

@@ -217,6 +217,7 @@ def test_driver_errors_and_contexts(driver: Path, reductions: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_threads(driver: Path, reductions: Path) -> None:
     """Every call of every thread is served and counted, while others invalidate what is prepared."""
     result: Both = make_both(driver)(
@@ -250,6 +251,7 @@ def test_threads(driver: Path, reductions: Path) -> None:
     assert result.served["native"] > 2000
 
 
+@pytest.mark.slow
 def test_random_sequences(driver: Path, reductions: Path) -> None:
     """Any sequence of calls launches the same natively as in Python."""
     make_both(driver)(
@@ -289,6 +291,7 @@ def test_random_sequences(driver: Path, reductions: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_memory(driver: Path, reductions: Path) -> None:
     """Nothing is kept but what is remembered, which is bounded; bundles and tensors are given back."""
     result = run_script(

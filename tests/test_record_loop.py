@@ -10,6 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from commandline import aot
 from fakecuda import run_script
 from kernelfolder import write
@@ -133,6 +134,7 @@ def test_the_loop(driver: Path, tmp_path: Path) -> None:
     assert (tmp_path / "none.jsonl").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_in_place_and_what_cannot_be(driver: Path, tmp_path: Path) -> None:
     """A call that no spec can serve is a line and exit code 1, and the others are served all the same."""
     specs = write(tmp_path / "specs", shift_py=SHIFT_PY, shift_yaml=SHIFT_YAML, fill_yaml=FILL_YAML)

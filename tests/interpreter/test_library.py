@@ -134,6 +134,7 @@ def test_wrong_arguments_raise_what_a_direct_call_raises() -> None:
 GRADIENTS = [(op, args) for op, args in CALLS if op in DIFFERENTIABLE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "args"), GRADIENTS)
 def test_gradients(op: str, args: tuple[Any, ...]) -> None:
     """First and second order, backward and forward. Field case D04."""
@@ -143,6 +144,7 @@ def test_gradients(op: str, args: tuple[Any, ...]) -> None:
     assert torch.autograd.gradgradcheck(function, (x,), check_fwd_over_rev=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["sum", "mean", "prod"])
 def test_complex_gradients(op: str) -> None:
     # The numerical side takes a launch for each pair of numbers, so tensors are small.

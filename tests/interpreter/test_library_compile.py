@@ -102,6 +102,7 @@ def test_export(tmp_path: Path) -> None:
     assert torch.ops.aot.sum.default in {node.target for node in lowered.graph.nodes}
 
 
+@pytest.mark.slow
 def test_aotinductor_package(tmp_path: Path, backend: InterpreterBackend) -> None:
     path = torch._inductor.aoti_compile_and_package(
         exported(strict=True), package_path=str(tmp_path / "model.pt2")

@@ -303,6 +303,7 @@ def test_our_own_work_does_not_come_back(backend: InterpreterBackend) -> None:
     assert len(backend.launches) == 1
 
 
+@pytest.mark.slow
 def test_autograd_stays_torchs(backend: InterpreterBackend) -> None:
     """Field case D03: backward, forward, second order, vmap."""
     x = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
