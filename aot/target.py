@@ -73,7 +73,7 @@ class Target(Struct, frozen=True, order=True):
     @property
     def dotted(self) -> str:
         """The compute capability as CUDA writes it, such as ``9.0``."""
-        return f"{self.capability // 10}.{self.capability % 10}"
+        return dotted(self.capability)
 
     @property
     def max_shared(self) -> int:
@@ -82,7 +82,7 @@ class Target(Struct, frozen=True, order=True):
 
     def reject_reason(self, capability: int) -> str | None:
         """Say why a cubin of this target does not run on a GPU of ``capability``, or None."""
-        device = f"{capability // 10}.{capability % 10}"
+        device = dotted(capability)
         if self.specific and capability != self.capability:
             return f"{self} runs on capability {self.dotted} only, the device is {device}"
         if capability // 10 != self.capability // 10:
@@ -105,3 +105,14 @@ _KNOWN: tuple[Target, ...] = tuple(
 _BY_NAME = {str(target): target for target in _KNOWN}
 
 KNOWN_TARGETS: tuple[str, ...] = tuple(_BY_NAME)
+
+
+def dotted(capability: int) -> str:
+    """A compute capability as CUDA writes it: 9.0 for 90."""
+    return f"{capability // 10}.{capability % 10}"
+
+
+def plain_target(capability: int) -> str:
+    """The name of the plain target for a device, or words for one that is not known, for a message."""
+    plain = f"sm_{capability}"
+    return plain if plain in KNOWN_TARGETS else f"<a target for {dotted(capability)}>"

@@ -23,7 +23,7 @@ from aot.loader.machine import (
     version_of,
 )
 from aot.loader.verdicts import Contents, contents
-from aot.target import KNOWN_TARGETS
+from aot.target import dotted, plain_target
 
 # The native launcher reads torch's tensors through an interface that came with this version.
 _NATIVE_TORCH = (2, 10)
@@ -108,7 +108,8 @@ def examine() -> Report:
         system=f"{platform.system()} {platform.machine()}",
         driver=driver,
         gpus=tuple(
-            Gpu(index=d.index, name=d.name, capability=_dotted(d), max_shared=d.max_shared) for d in devices
+            Gpu(index=d.index, name=d.name, capability=dotted(d.capability), max_shared=d.max_shared)
+            for d in devices
         ),
         torch=torch,
         triton=version_of("triton"),
@@ -132,11 +133,9 @@ def _unserved(device: Device, found: Sequence[tuple[str, Contents]]) -> Iterator
     nowhere = [name for name in names if name not in served]
     if nowhere:
         what = f"kernel {', '.join(nowhere)}" if served else "any kernel"
-        plain = f"sm_{device.capability}"
-        target = plain if plain in KNOWN_TARGETS else f"<a target for {_dotted(device)}>"
         yield (
             f"{device} cannot run {what}: {'; '.join(reasons)}; "
-            f"to build for it: aot build SPEC --target {target} -o DIR"
+            f"to build for it: aot build SPEC --target {plain_target(device.capability)} -o DIR"
         )
 
 
@@ -170,7 +169,3 @@ def _notes(torch: TorchFacts | None, found: Sequence[tuple[str, Contents]]) -> I
 def _older(version: str, than: tuple[int, int]) -> bool:
     parts = version.split(".")[:2]
     return len(parts) == 2 and all(part.isdigit() for part in parts) and (int(parts[0]), int(parts[1])) < than
-
-
-def _dotted(device: Device) -> str:
-    return f"{device.capability // 10}.{device.capability % 10}"

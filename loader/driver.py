@@ -17,6 +17,7 @@ from msgspec import Struct
 from aot.errors import DriverError, LaunchError
 from aot.loader import native, stats
 from aot.loader.cudaapi import CudaApi
+from aot.target import dotted
 
 # The driver allows this much dynamic shared memory without being asked.
 _SHARED_WITHOUT_OPT_IN = 48 * 1024
@@ -60,7 +61,7 @@ class Device(Struct, frozen=True, kw_only=True):
     context: int
 
     def __str__(self) -> str:
-        return f"cuda:{self.index} ({self.name}, capability {self.capability // 10}.{self.capability % 10})"
+        return f"cuda:{self.index} ({self.name}, capability {dotted(self.capability)})"
 
 
 class Image(Struct, frozen=True, kw_only=True):
@@ -96,6 +97,11 @@ class Driver:
         self._ready: dict[tuple[str, str, int], int] = {}
         self.check(_open(self._cu), "cuInit")
         self.version = self.value(self._cu.driver_version(), "cuDriverGetVersion")
+
+    @property
+    def cuda(self) -> str:
+        """The newest CUDA that the driver supports, such as ``13.0``."""
+        return f"{self.version // 1000}.{self.version % 1000 // 10}"
 
     def check(self, status: int, call: str, what: str = "", hint: str = "") -> None:
         """Raise ``DriverError`` for a status of ``call`` that is not success."""
@@ -243,7 +249,7 @@ class Driver:
     def _image_hint(self, image: Image) -> str:
         return (
             f"the cubin is for {image.target} and was made by {image.made_by}, the driver supports CUDA "
-            f"{self.version // 1000}.{self.version % 1000 // 10}; build for this device's capability, "
+            f"{self.cuda}; build for this device's capability, "
             "or upgrade the driver"
         )
 
@@ -321,9 +327,11 @@ def get_driver() -> Driver:
     found = _driver
     if found is None:
         with _driver_lock:
-            found = _driver = _driver or Driver()
-            # What was prepared holds handles of this process; a child's calls must come here.
-            os.register_at_fork(after_in_child=native.disable)
+            if _driver is None:
+                _driver = Driver()
+                # What was prepared holds handles of this process; a child's calls must come here.
+                os.register_at_fork(after_in_child=native.disable)
+            found = _driver
     if found.pid != os.getpid():
         raise DriverError(
             f"this process ({os.getpid()}) was forked from process {found.pid} after that one used CUDA, and "

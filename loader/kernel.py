@@ -5,7 +5,7 @@ Apart from ``aot.loader.bundle``, because opening a bundle needs nothing of what
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import aot.decoded  # noqa: F401
 from aot.errors import KernelMiss, LaunchError, UsageError
 from aot.loader import native, record, stats, torch_adapter
-from aot.loader.arguments import Call, bind, read_call
+from aot.loader.arguments import Call, read_call
 from aot.loader.driver import Device, Driver, Image, get_driver
 from aot.loader.launch import (
     Grid,
@@ -92,17 +92,22 @@ class Kernel:
         launches on torch's current stream. ``grid`` None is the spec's; one with a size of 0 has
         nothing to hold and is a ``LaunchError``. It goes on working when the bundle is closed.
         """
-        held = self.hold(grid, args, kwargs)
-        given, _ = bind(self.info, args, kwargs)
+        held, given = self._hold(grid, args, kwargs)
         return plan_of_held(held, [given[name] for name in held.call.pointers])
 
     def hold(self, grid: GridLike | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> HeldCall:
         """As :meth:`prepare`, as the reference in Python that a native plan falls back on."""
+        return self._hold(grid, args, kwargs)[0]
+
+    def _hold(
+        self, grid: GridLike | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[HeldCall, Mapping[str, object]]:
+        """The call to hold, and its arguments by name."""
         call, device, entry = self._resolve(args, kwargs)
         sizes = self._grid(grid, entry, call)
         if 0 in sizes:
             raise LaunchError(f"kernel {self.name!r}: found grid {sizes}, wanted programs to launch")
-        return self._held(call, device, entry, sizes, self._stream)
+        return self._held(call, device, entry, sizes, self._stream), call.given
 
     def with_stream(self, stream: object) -> Kernel:
         """Return this kernel launching on ``stream``: a handle, or an object that has one as
@@ -143,15 +148,7 @@ class Kernel:
         device = driver.device(_device_index(driver, call))
         entry = self._choose(call, device)
         if record.calls is not None:
-            record.note_call(
-                bundle.reader,
-                self.info,
-                call.values(),
-                call.constexprs,
-                call.options,
-                device.capability,
-                device.max_shared,
-            )
+            record.note_call(bundle.reader, self.info, self._request(call, device))
         return call, device, entry
 
     def _launched(self) -> None:
@@ -177,37 +174,30 @@ class Kernel:
 
     def _run(
         self, grid: GridLike | None, stream: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Entry | None, HeldCall | None]:
-        """Launch; return the entry, or None for an empty grid, and what was launched."""
+    ) -> tuple[Entry | None, HeldCall | None, Mapping[str, object]]:
+        """Launch; return the entry (None: an empty grid), what was launched, and the arguments by name."""
         bundle = self._bundle
         if grid is not None and not callable(grid) and 0 in check_grid(self.name, grid):
-            read_call(self.info, args, kwargs)
-            return None, None
+            return None, None, read_call(self.info, args, kwargs).given
         call, device, entry = self._resolve(args, kwargs)
         sizes = self._grid(grid, entry, call)
         if 0 in sizes:
             bundle._count("hits")
             self._counters.hit()
-            return None, None
+            return None, None, call.given
         held = self._held(call, device, entry, sizes, stream)
         held.launch(call.pointers)
-        return entry, held
+        return entry, held, call.given
 
     def _run_native(
         self, bound: tuple[GridLike | None, int | None], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Entry | None, Any]:
         """As :meth:`_run`, for the native launcher, which keeps the plan for calls like this one."""
         grid, stream = bound
-        entry, held = self._run(grid, stream, args, kwargs)
+        entry, held, given = self._run(grid, stream, args, kwargs)
         if held is None or record.calls is not None:
             return entry, None
-        given, _ = bind(self.info, args, kwargs)
         names = [param.name for param in self.info.params]
-        if not all(name in given for name in held.call.pointers):
-            return entry, None
-        for param in self.info.params:
-            if param.has_default:
-                given.setdefault(param.name, param.default)
         return entry, plan_of_call(held, names, given, own_grid=grid is not None)
 
     def _choose(self, call: Call, device: Device) -> Entry:
@@ -216,14 +206,7 @@ class Kernel:
         entry = self._choices.get(key)
         if isinstance(entry, Entry):
             return entry
-        request = Request(
-            kernel=self.name,
-            args=call.values(),
-            constexprs=call.constexprs,
-            options=call.options,
-            capability=device.capability,
-            max_shared=device.max_shared,
-        )
+        request = self._request(call, device)
         if entry is None:
             entry = choose(request, self.info, self._bundle.reader.table) or self._miss(request, device)
             self._remember(key, entry)
@@ -235,6 +218,16 @@ class Kernel:
             record.note_miss(self._bundle.reader, self.info, request)
         # The same error is raised again for an equal call, and would collect a traceback each time.
         raise entry.with_traceback(None)
+
+    def _request(self, call: Call, device: Device) -> Request:
+        return Request(
+            kernel=self.name,
+            args=call.values(),
+            constexprs=call.constexprs,
+            options=call.options,
+            capability=device.capability,
+            max_shared=device.max_shared,
+        )
 
     def _miss(self, request: Request, device: Device) -> KernelMiss:
         from aot.loader import miss  # Only a miss pays for its words.

@@ -115,13 +115,16 @@ def grid_of_spec(kernel: Kernel, variant: Variant, call: Call) -> Sequence[int]:
 
 def grid_of_call(grid: GridLike, variant: Variant, call: Call) -> Sequence[int]:
     """The caller's grid; a callable gets every argument by name, with the constexprs of the variant."""
-    if not callable(grid):
-        return grid
-    meta = dict(call.given)
+    return grid(grid_arguments(variant, call.given)) if callable(grid) else grid
+
+
+def grid_arguments(variant: Variant, given: Mapping[str, object]) -> dict[str, object]:
+    """What a callable grid gets: the arguments with their defaults, and the variant's constexprs."""
+    found = dict(given)
     for arg in variant.args:
-        if isinstance(arg, ConstexprArg) and arg.name not in meta:
-            meta[arg.name] = arg.value.dtype if isinstance(arg.value, DTypeConst) else arg.value
-    return grid(meta)
+        if isinstance(arg, ConstexprArg) and arg.name not in found:
+            found[arg.name] = arg.value.dtype if isinstance(arg.value, DTypeConst) else arg.value
+    return found
 
 
 def check_grid(kernel: str, grid: object, num_ctas: int = 1) -> Grid:

@@ -72,8 +72,7 @@ def driver_and_gpus() -> tuple[DriverFacts, tuple[Device, ...]]:
     bindings = version_of("cuda-bindings")
     try:
         driver = get_driver()
-        shown = f"{driver.version // 1000}.{driver.version % 1000 // 10}"
-        return DriverFacts(version=shown, error=None, bindings=bindings), driver.survey()
+        return DriverFacts(version=driver.cuda, error=None, bindings=bindings), driver.survey()
     except DriverError as error:
         return DriverFacts(version=None, error=str(error), bindings=bindings), ()
 

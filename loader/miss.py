@@ -20,7 +20,7 @@ from aot.loader.select import (
 )
 from aot.manifest import Const, DTypeConst, Entry, Kernel, PointerArg, ScalarArg, Variant
 from aot.reader import BundleReader
-from aot.target import KNOWN_TARGETS
+from aot.target import plain_target
 
 _MOST_REASONS = 20
 
@@ -122,13 +122,8 @@ def _wrong_gpu(reader: BundleReader, kernel: Kernel, request: Request, device: s
     return (
         f"kernel {kernel.name!r} is not built for this GPU: found {device}, "
         f"{reader.path} has it for {built}; build it with: "
-        f"aot build SPEC --target {_target_name(request.capability)} -o DIR"
+        f"aot build SPEC --target {plain_target(request.capability)} -o DIR"
     )
-
-
-def _target_name(capability: int) -> str:
-    plain = f"sm_{capability}"
-    return plain if plain in KNOWN_TARGETS else f"<a target for {capability // 10}.{capability % 10}>"
 
 
 def _failed_builds(reader: BundleReader, kernel: Kernel) -> Iterator[str]:
@@ -173,7 +168,7 @@ def _mend(variant: Variant, fault: Fault, request: Request, entries: Sequence[En
     """The section of the spec, and the line that takes a fault away."""
     arg = next((arg for arg in variant.args if arg.name == fault.name), None)
     if fault.kind == "target":
-        return "targets", _target_name(request.capability)
+        return "targets", plain_target(request.capability)
     if fault.kind == "shared":
         return "launch", f"num_stages: {max(1, variant.options.num_stages - 1)}  # for less shared memory"
     if fault.kind == "option":

@@ -18,9 +18,9 @@ from aot.errors import LaunchError
 from aot.loader import native, torch_adapter
 from aot.loader.arguments import Call
 from aot.loader.driver import Device, Driver, get_driver
-from aot.loader.launch import WARP, Grid, Prepared, launch
+from aot.loader.launch import WARP, Grid, Prepared, grid_arguments, launch
 from aot.loader.tensors import Pointer, read_pointer
-from aot.manifest import ConstexprArg, DTypeConst, Entry, PointerArg
+from aot.manifest import Entry, PointerArg
 
 
 class HeldCall(Struct, frozen=True, kw_only=True):
@@ -186,15 +186,6 @@ def signature(tensor: Any, *, shaped: bool) -> tuple[Any, ...] | None:
     return (dtype, shape, strides, extent) if shaped else (dtype, None, None, extent)
 
 
-def meta(entry: Entry, given: Mapping[str, object]) -> dict[str, object]:
-    """What a callable grid gets: the arguments with defaults filled in, and the variant's constexprs."""
-    found = dict(given)
-    for arg in entry.variant.args:
-        if isinstance(arg, ConstexprArg) and arg.name not in found:
-            found[arg.name] = arg.value.dtype if isinstance(arg.value, DTypeConst) else arg.value
-    return found
-
-
 def plan_of_call(
     held: HeldCall, names: Sequence[str], args: Mapping[str, object], own_grid: bool
 ) -> Any | None:
@@ -203,7 +194,7 @@ def plan_of_call(
     # Without a tensor the device is the current one, which another call may find changed.
     if not tensors or any(signature(tensor, shaped=False) is None for tensor in tensors):
         return None
-    base = meta(held.entry, args)
+    base = grid_arguments(held.entry.variant, args)
     for name in held.call.pointers:
         # Every call puts its own tensors there; these would be kept alive for nothing.
         base[name] = None

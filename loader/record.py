@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -22,10 +21,9 @@ from aot.errors import KernelMiss
 from aot.loader import native
 
 if TYPE_CHECKING:
-    from aot.loader.packing import Number
     from aot.loader.recordlines import Kind, Sight
-    from aot.loader.select import OptionValue, PointerValue, Request
-    from aot.manifest import Const, Kernel
+    from aot.loader.select import Request
+    from aot.manifest import Kernel
     from aot.reader import BundleReader
 
 # The format and the file are imported by the first recording: most services have none.
@@ -186,26 +184,8 @@ def note_miss(bundle: BundleReader, info: Kernel, request: Request) -> None:
     _note(misses, "miss", bundle, info, request)
 
 
-def note_call(
-    bundle: BundleReader,
-    info: Kernel,
-    args: Mapping[str, PointerValue | Number],
-    constexprs: Mapping[str, Const],
-    options: Mapping[str, OptionValue],
-    capability: int,
-    max_shared: int,
-) -> None:
+def note_call(bundle: BundleReader, info: Kernel, request: Request) -> None:
     """Record a call that was served. Call it where ``record.calls`` is not None."""
-    from aot.loader.select import Request
-
-    request = Request(
-        kernel=info.name,
-        args=args,
-        constexprs=constexprs,
-        options=options,
-        capability=capability,
-        max_shared=max_shared,
-    )
     _note(calls, "call", bundle, info, request)
 
 

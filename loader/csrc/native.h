@@ -23,7 +23,7 @@ typedef PyObject *(*Vectorcall)(PyObject *, PyObject *const *, size_t, PyObject 
 #endif
 #define NARGS(n) ((Py_ssize_t)((n) & ~((size_t)1 << (8 * sizeof(size_t) - 1))))
 
-enum { MAX_ARGS = 96, MAX_PARAMS_BYTES = 4096 + 96 * 8, MAX_NDIM = 64, MAX_TENSORS = 8 };
+enum { MAX_ARGS = 96, MAX_PARAMS_BYTES = 4096 + 96 * 8, MAX_NDIM = 64 };
 
 /* ---- tensor.c: tensors as DLPack shows them ---- */
 
@@ -143,7 +143,7 @@ typedef struct {
   PyObject_HEAD
   Vectorcall call;
   void *function, *context, *stream;
-  int device, fixed_stream, needs_grid;
+  int device, fixed_stream;
   unsigned grid[3], block, shared, num_ctas;
   char *params;
   int params_size, n_params, n_patches, n_inputs, n_outputs;

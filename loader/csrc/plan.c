@@ -131,7 +131,6 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     Py_INCREF(tallies[i]);
     plan->tallies[i] = (Tally *)tallies[i];
   }
-  plan->needs_grid = grid == Py_None;
   plan->fixed_stream = stream != Py_None;
   if (plan->fixed_stream) plan->stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
   plan->params = PyMem_Malloc((size_t)(params_size ? params_size : 1));
@@ -140,8 +139,8 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     PyErr_NoMemory();
   } else {
     memcpy(plan->params, params, (size_t)params_size);
-    if (!PyErr_Occurred() && (plan->needs_grid || PyArg_ParseTuple(grid, "III", &plan->grid[0], &plan->grid[1],
-                                                                   &plan->grid[2])) &&
+    if (!PyErr_Occurred() && (grid == Py_None || PyArg_ParseTuple(grid, "III", &plan->grid[0], &plan->grid[1],
+                                                                 &plan->grid[2])) &&
         !read_patches(plan, offsets, patches) && !read_tensors(plan, inputs, outputs))
       return (PyObject *)plan;
   }

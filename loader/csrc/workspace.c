@@ -71,18 +71,8 @@ static PyObject *provide_workspace(PyObject *self, PyObject *callable) {
   Py_RETURN_NONE;
 }
 
-static PyObject *drop_workspaces(PyObject *self, PyObject *ignored) {
-  (void)self, (void)ignored;
-  while (n_held) {
-    PyObject *owner = held[--n_held].memory.owner;
-    Py_DECREF(owner);
-  }
-  Py_RETURN_NONE;
-}
-
 static PyMethodDef methods[] = {
     {"provide_workspace", provide_workspace, METH_O, "Take the function that allocates workspaces."},
-    {"drop_workspaces", drop_workspaces, METH_NOARGS, "Give back the memory of every stream's workspace."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -63,7 +63,7 @@ _MIN_PARTIALS = 1 << 16
 
 # A counter buffer has at least this many entries.
 _MIN_COUNTERS = 1024
-_COUNTER_BYTES = 4
+_WORD = 4
 
 
 def counters(device: torch.device, stream: Hashable | None, count: int) -> Memory:
@@ -86,7 +86,7 @@ def counters(device: torch.device, stream: Hashable | None, count: int) -> Memor
         with _lock:
             found = _counters.get(key)
             if found is None or found.numel() < count:
-                found = _counters[key] = _zeros(device, stream, _rounded(count, _MIN_COUNTERS))
+                found = _counters[key] = _memory(device, stream, _rounded(count, _MIN_COUNTERS), zero=True)
     return found
 
 
@@ -94,12 +94,12 @@ def _rounded(count: int, least: int) -> int:
     return max(least, 1 << (count - 1).bit_length())
 
 
-def _zeros(device: torch.device, stream: Hashable, count: int) -> Memory:
-    """``count`` int32 zeros for launches on ``stream``, a handle; of torch where there is no driver."""
+def _memory(device: torch.device, stream: Hashable, count: int, *, zero: bool) -> Memory:
+    """``count`` int32 for launches on ``stream``, a handle; of torch where there is no driver."""
     if device.type != "cuda" or not isinstance(stream, int):
-        return torch.zeros(count, dtype=torch.int32, device=device)
+        return (torch.zeros if zero else torch.empty)(count, dtype=torch.int32, device=device)
     driver = get_driver()
-    address = driver.allocate(driver.device(device.index), count * _COUNTER_BYTES, stream, zero=True)
+    address = driver.allocate(driver.device(device.index), count * _WORD, stream, zero=zero)
     return DeviceMemory(address, "int32", device, count)
 
 
@@ -144,11 +144,9 @@ def _shared(device: int, stream: int, count: int, size: int) -> tuple[int, int, 
     """Memory for the native launcher's split launches on a stream, torch's current one of the device:
     (address of the counters, their number, address of the partial results, bytes, what owns both)."""
     count, size = _rounded(count, _MIN_COUNTERS), _rounded(size, _MIN_PARTIALS)
-    if native.device_type == "cuda":
-        driver = get_driver()
-        where = driver.device(device)
-        zeros = driver.allocate(where, count * _COUNTER_BYTES, stream, zero=True)
-        return zeros, count, driver.allocate(where, size, stream), size, None
-    counter = torch.zeros(count, dtype=torch.int32, device=native.device_type)
-    partials = torch.empty(size, dtype=torch.uint8, device=native.device_type)
-    return counter.data_ptr(), count, partials.data_ptr(), size, (counter, partials)
+    where = torch.device(native.device_type, device)
+    zeros = _memory(where, stream, count, zero=True)
+    partials = _memory(where, stream, size // _WORD, zero=False)
+    # The driver's memory is nobody's: it stays.
+    owned = tuple(memory for memory in (zeros, partials) if isinstance(memory, torch.Tensor))
+    return zeros.data_ptr(), count, partials.data_ptr(), size, owned
